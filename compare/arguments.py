@@ -1,6 +1,14 @@
-"""Checks of arguments, shared by every Python way of an op.  Imports nothing but torch."""
+"""Checks of arguments, shared by every Python way of an op.  Imports nothing but torch.
+
+Each raises, with the op's name, the argument, what it got and what it takes:
+
+- TypeError for an argument that is no strided tensor, or of a dtype that is not taken or not the others';
+- ValueError for a number of dimensions, a shape or a device that does not go with the others'.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, strided
@@ -16,13 +24,20 @@ def check_same(op: str, ndim: int, taken: tuple[torch.dtype, ...] = TAKEN, **ten
         ndim: how many dimensions each argument has.
         taken: the dtypes that are taken.
         tensors: the arguments; the first one sets the shape, dtype and device that the others must have.
-
-    Raises:
-        TypeError: an argument is no strided tensor, of a dtype that is not taken, or of another dtype than
-            the first.
-        ValueError: an argument has another number of dimensions, or another shape or device than the first.
     """
-    first_name = ""
+    _check(op, ndim, taken, tensors)
+
+
+def _check(
+    op: str,
+    ndim: int,
+    taken: tuple[torch.dtype, ...],
+    tensors: Mapping[str, torch.Tensor],
+    other_name: str = "",
+    other: torch.Tensor | None = None,
+) -> None:
+    """`check_same`, and that they are on the device of another argument and, if it is taken, of its dtype."""
+    first_name, first = "", None
     for name, tensor in tensors.items():
         # Every launch pays for this, so nothing is asked twice of a tensor that is as it should be.
         if not isinstance(tensor, Tensor):
@@ -36,15 +51,19 @@ def check_same(op: str, ndim: int, taken: tuple[torch.dtype, ...] = TAKEN, **ten
             raise ValueError(
                 f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes {ndim}"
             )
-        if not first_name:
+        if first is None:
             first_name, first, first_dtype = name, tensor, dtype
-            continue
-        if dtype is not first_dtype:
+        elif dtype is not first_dtype:
             raise _of_two_dtypes(op, {name: tensor, first_name: first})
-        if tensor.shape != first.shape:
+        elif tensor.shape != first.shape:
             raise _of_two_shapes(op, {name: tensor, first_name: first}, "equal shapes")
-        if tensor.device != first.device:
+        elif tensor.device != first.device:
             raise _on_two_devices(op, {name: tensor, first_name: first})
+    if first is not None and other is not None:
+        if first_dtype is not other.dtype and other.dtype in taken:
+            raise _of_two_dtypes(op, {first_name: first, other_name: other})
+        if first.device != other.device:
+            raise _on_two_devices(op, {first_name: first, other_name: other})
 
 
 Named = dict[str, torch.Tensor]
@@ -69,65 +88,35 @@ def _of_two_shapes(op: str, two: Named, takes: str) -> ValueError:
 
 
 def check_bytes(op: str, x: torch.Tensor) -> None:
-    """Check that ``x[N]`` is a vector of bytes.
-
-    Raises:
-        TypeError: it is no strided tensor, or not of uint8.
-        ValueError: it has another number of dimensions than one.
-    """
+    """Check that ``x[N]`` is a vector of bytes, as uint8."""
     check_same(op, 1, (torch.uint8,), x=x)
 
 
 def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("a", "b")) -> None:
-    """Check that ``a[M,K]`` and ``b[K,N]`` are matrices that can be multiplied.
-
-    Args:
-        op: the op's name, for the message.
-        a: the left one.
-        b: the right one.
-        names: what the op calls them.
-
-    Raises:
-        TypeError: as `check_same`.
-        ValueError: one is no matrix, b is on another device than a, or has not as many rows as a columns.
-    """
+    """Check that ``a[M,K]`` and ``b[K,N]`` are matrices to multiply; ``names``: what the op calls them."""
     left, right = names
     check_same(op, 2, TAKEN, **{left: a})
-    check_same(op, 2, TAKEN, **{right: b})
-    if b.dtype is not a.dtype:
-        raise _of_two_dtypes(op, {right: b, left: a})
+    _check(op, 2, TAKEN, {right: b}, left, a)
     if b.shape[0] != a.shape[1]:
         raise _of_two_shapes(op, {right: b, left: a}, f"as many rows of {right} as {left} has columns")
-    if b.device != a.device:
-        raise _on_two_devices(op, {right: b, left: a})
 
 
 def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> None:
     """Check that ``x[M,K] @ w[K,N] + bias[N]`` can be computed, by tensor cores and with sums in fp32.
 
     Raises:
-        TypeError: as `check_same`, or they are fp32, which tensor cores would multiply as TF32.
-        ValueError: as `check_product`, or bias is no vector, on another device, or has another length.
+        TypeError: also for fp32, which tensor cores would multiply as TF32.
     """
     check_product(op, x, w, ("x", "w"))
-    check_same(op, 1, bias=bias)
     if x.dtype is torch.float32:
         raise TypeError(f"{op}: x is {x.dtype}; it takes {', '.join(map(str, TAKEN[1:]))}")
-    if bias.dtype is not x.dtype:
-        raise _of_two_dtypes(op, {"bias": bias, "x": x})
+    _check(op, 1, TAKEN, {"bias": bias}, "x", x)
     if bias.shape[0] != w.shape[1]:
         raise _of_two_shapes(op, {"bias": bias, "w": w}, "as many elements of bias as w has columns")
-    if bias.device != x.device:
-        raise _on_two_devices(op, {"bias": bias, "x": x})
 
 
 def check_batched_squares(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Check that ``a[B,N,N]`` and ``b[B,N,N]`` are as many square matrices of one size.
-
-    Raises:
-        TypeError: as `check_same`.
-        ValueError: as `check_same`, or the matrices are not square.
-    """
+    """Check that ``a[B,N,N]`` and ``b[B,N,N]`` are as many square matrices of one size."""
     check_same(op, 3, a=a, b=b)
     if a.shape[1] != a.shape[2]:
         raise ValueError(
@@ -136,31 +125,19 @@ def check_batched_squares(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
-    """Check that ``logits[M,V]`` and ``targets[M]`` are rows of numbers and the index of one in each.
-
-    Raises:
-        TypeError: as `check_same`, or targets is no strided tensor of int64.
-        ValueError: as `check_same`, or targets is no vector, on another device, or has another length.
-    """
+    """Check that ``logits[M,V]`` and ``targets[M]``, of int64, are rows of numbers and an index in each."""
     check_same(op, 2, logits=logits)
-    check_same(op, 1, (torch.int64,), targets=targets)
+    _check(op, 1, (torch.int64,), {"targets": targets}, "logits", logits)
     if targets.shape[0] != logits.shape[0]:
         takes = "as many elements of targets as logits has rows"
         raise _of_two_shapes(op, {"targets": targets, "logits": logits}, takes)
-    if targets.device != logits.device:
-        raise _on_two_devices(op, {"targets": targets, "logits": logits})
 
 
 def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads that ``cos[S,D/2]`` and ``sin[S,D/2]`` turn.
-
-    Raises:
-        TypeError: as `check_same`, or they are of several dtypes.
-        ValueError: as `check_same`, D is odd, a shape does not go with q's, or a device is another than q's.
-    """
+    """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads for ``cos[S,D/2]`` and ``sin[S,D/2]``."""
     check_same(op, 4, q=q)
-    check_same(op, 4, k=k)
-    check_same(op, 2, cos=cos, sin=sin)
+    _check(op, 4, TAKEN, {"k": k}, "q", q)
+    _check(op, 2, TAKEN, {"cos": cos, "sin": sin}, "q", q)
     B, S, _, D = q.shape
     if D % 2 != 0:
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of an even length")
@@ -168,11 +145,6 @@ def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, si
         raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, {S}, any, {D}) for k")
     if cos.shape != (S, D // 2):
         raise _of_two_shapes(op, {"cos": cos, "q": q}, f"{(S, D // 2)} for cos")
-    for name, tensor in (("k", k), ("cos", cos)):
-        if tensor.dtype is not q.dtype:
-            raise _of_two_dtypes(op, {name: tensor, "q": q})
-        if tensor.device != q.device:
-            raise _on_two_devices(op, {name: tensor, "q": q})
 
 
 def check_queries(op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, taken: tuple[int, ...]) -> None:
@@ -184,26 +156,22 @@ def check_queries(op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ta
         k: the keys.
         v: the values.
         taken: the values of D that are taken.
-
-    Raises:
-        TypeError: as `check_same`, or they are of several dtypes.
-        ValueError: as `check_same`, D is not taken, a shape does not go with q's, or k is on another device.
     """
     check_same(op, 4, q=q)
-    check_same(op, 4, k=k, v=v)
-    if k.dtype is not q.dtype:
-        raise _of_two_dtypes(op, {"k": k, "q": q})
-    B, _, Hq, D = q.shape
-    Hk = k.shape[2]
+    _check(op, 4, TAKEN, {"k": k, "v": v}, "q", q)
+    B, _, _, D = q.shape
     if D not in taken:
         takes = " or ".join(map(str, taken))
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of length {takes}")
     if k.shape[0] != B or k.shape[3] != D:
         raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, any, any, {D}) for k")
+    _check_groups_of_heads(op, q, "k", k)
+
+
+def _check_groups_of_heads(op: str, q: torch.Tensor, name: str, k: torch.Tensor) -> None:
+    Hq, Hk = q.shape[2], k.shape[2]
     if Hq != 0 if Hk == 0 else Hq % Hk != 0:
-        raise _of_two_shapes(op, {"k": k, "q": q}, f"a number of heads of k that divides {Hq}")
-    if k.device != q.device:
-        raise _on_two_devices(op, {"k": k, "q": q})
+        raise _of_two_shapes(op, {name: k, "q": q}, f"a number of heads of {name} that divides {Hq}")
 
 
 def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
@@ -213,21 +181,13 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
         op: the op's name, for the message.
         x: the rows.
         parameters: vectors of N elements, by their names.
-
-    Raises:
-        TypeError: as `check_same`.
-        ValueError: as `check_same`, or a parameter is no vector of N elements, or on another device than x.
     """
     check_same(op, 2, x=x)
     for name, parameter in parameters.items():
-        check_same(op, 1, TAKEN, **{name: parameter})
-        if parameter.dtype is not x.dtype:
-            raise _of_two_dtypes(op, {name: parameter, "x": x})
+        _check(op, 1, TAKEN, {name: parameter}, "x", x)
         if parameter.shape[0] != x.shape[1]:
             takes = f"as many elements of {name} as x has columns"
             raise _of_two_shapes(op, {name: parameter, "x": x}, takes)
-        if parameter.device != x.device:
-            raise _on_two_devices(op, {name: parameter, "x": x})
 
 
 def check_pages(
@@ -241,38 +201,26 @@ def check_pages(
     """Check that ``q[B,1,Hq,D]`` are queries for sequences in a paged cache.
 
     ``k_pages`` and ``v_pages[P,PAGE,Hk,D]`` hold the tokens, ``block_table[B,pages]`` names each sequence's
-    pages and ``lengths[B]`` says how many tokens it has.  What these two hold is checked on a CPU only: a
-    launch on a GPU does not wait for values.
-
-    Raises:
-        TypeError: as `check_same`, or block_table or lengths is not of int32.
-        ValueError: as `check_same`, a shape or device does not go with q's, D or PAGE is not taken, a length
-            is negative or longer than its row of block_table, or one of the pages it needs does not exist.
+    pages and ``lengths[B]`` says how many tokens it has, both as int32.  What these two hold is checked on a
+    CPU only, as a launch on a GPU does not wait for values: a length must fit its row of block_table, and
+    the pages it needs must exist.
     """
     check_same(op, 4, q=q)
-    check_same(op, 4, k_pages=k_pages, v_pages=v_pages)
-    check_same(op, 2, (torch.int32,), block_table=block_table)
-    check_same(op, 1, (torch.int32,), lengths=lengths)
-    if k_pages.dtype is not q.dtype:
-        raise _of_two_dtypes(op, {"k_pages": k_pages, "q": q})
-    B, queries, Hq, D = q.shape
-    _, PAGE, Hk, _ = k_pages.shape
+    _check(op, 4, TAKEN, {"k_pages": k_pages, "v_pages": v_pages}, "q", q)
+    _check(op, 2, (torch.int32,), {"block_table": block_table}, "q", q)
+    _check(op, 1, (torch.int32,), {"lengths": lengths}, "q", q)
+    B, queries, _, D = q.shape
+    P, PAGE = k_pages.shape[:2]
     if queries != 1 or D not in (64, 128):
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes (any, 1, any, 64 or 128)")
     if PAGE not in (16, 64) or k_pages.shape[3] != D:
         raise _of_two_shapes(op, {"k_pages": k_pages, "q": q}, f"(any, 16 or 64, any, {D}) for k_pages")
-    if Hq != 0 if Hk == 0 else Hq % Hk != 0:
-        raise _of_two_shapes(
-            op, {"k_pages": k_pages, "q": q}, f"a number of heads of k_pages that divides {Hq}"
-        )
+    _check_groups_of_heads(op, q, "k_pages", k_pages)
     for name, tensor in (("block_table", block_table), ("lengths", lengths)):
         if tensor.shape[0] != B:
             raise _of_two_shapes(op, {name: tensor, "q": q}, f"{B} rows of {name}")
-    for name, tensor in (("k_pages", k_pages), ("block_table", block_table), ("lengths", lengths)):
-        if tensor.device != q.device:
-            raise _on_two_devices(op, {name: tensor, "q": q})
     if q.device.type == "cpu":
-        _check_table(op, k_pages.shape[0], PAGE, block_table, lengths)
+        _check_table(op, P, PAGE, block_table, lengths)
 
 
 def _check_table(op: str, P: int, PAGE: int, block_table: torch.Tensor, lengths: torch.Tensor) -> None:
@@ -299,33 +247,19 @@ def check_gradients(
     """Check that attention of ``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]`` and ``v`` can be differentiated.
 
     ``o[B,Sq,Hq,D]`` and ``do`` are like q, ``lse[B,Hq,Sq]`` is fp32; ``taken`` as in `check_queries`.
-
-    Raises:
-        TypeError: as `check_queries`, or o is of another dtype than q, or lse not of fp32.
-        ValueError: as `check_queries`, or the shape or device of o, do or lse does not go with that of q.
     """
     check_queries(op, q, k, v, taken)
+    _check(op, 4, TAKEN, {"o": o, "do": do}, "q", q)
+    _check(op, 3, (torch.float32,), {"lse": lse}, "q", q)
     B, Sq, Hq, _ = q.shape
-    check_same(op, 4, o=o, do=do)
-    if o.dtype is not q.dtype:
-        raise _of_two_dtypes(op, {"o": o, "q": q})
     if o.shape != q.shape:
         raise _of_two_shapes(op, {"o": o, "q": q}, "equal shapes")
-    check_same(op, 3, (torch.float32,), lse=lse)
     if lse.shape != (B, Hq, Sq):
         raise _of_two_shapes(op, {"lse": lse, "q": q}, f"{(B, Hq, Sq)} for lse")
-    for name, tensor in (("o", o), ("lse", lse)):
-        if tensor.device != q.device:
-            raise _on_two_devices(op, {name: tensor, "q": q})
 
 
 def check_groups(op: str, x: torch.Tensor, group: int) -> None:
-    """Check that ``x[M,K]`` are rows whose columns can be taken by ``group``, or all together if it is 0.
-
-    Raises:
-        TypeError: as `check_same`, or group is no int.
-        ValueError: as `check_same`, or group is negative.
-    """
+    """Check that ``x[M,K]`` are rows whose columns can be taken by ``group``, or all together if it is 0."""
     check_same(op, 2, x=x)
     if type(group) is not int:
         raise TypeError(f"{op}: group is a {type(group).__name__}; it takes an int")
@@ -336,18 +270,12 @@ def check_groups(op: str, x: torch.Tensor, group: int) -> None:
 def check_block_product(
     op: str, a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
 ) -> None:
-    """Check that ``a[M,K]`` and ``b[N,K]`` are e4m3 with fp32 scales of each 1 x 128 and 128 x 128.
-
-    Raises:
-        TypeError: as `check_same`: a or b is not of e4m3, or a scale not of fp32.
-        ValueError: as `check_same`, b has not as many columns as a, a scale's shape does not go with its
-            matrix, or one is on another device than a.
-    """
+    """Check that ``a[M,K]`` and ``b[N,K]`` are e4m3 with fp32 scales of each 1 x 128 and 128 x 128."""
     e4m3, fp32 = (torch.float8_e4m3fn,), (torch.float32,)
     check_same(op, 2, e4m3, a=a)
-    check_same(op, 2, e4m3, b=b)
-    check_same(op, 2, fp32, scale_a=scale_a)
-    check_same(op, 2, fp32, scale_b=scale_b)
+    _check(op, 2, e4m3, {"b": b}, "a", a)
+    _check(op, 2, fp32, {"scale_a": scale_a}, "a", a)
+    _check(op, 2, fp32, {"scale_b": scale_b}, "a", a)
     (M, K), N = a.shape, b.shape[0]
     if b.shape[1] != K:
         raise _of_two_shapes(op, {"b": b, "a": a}, "as many columns of b as a has")
@@ -356,9 +284,6 @@ def check_block_product(
         raise _of_two_shapes(op, {"scale_a": scale_a, "a": a}, f"{(M, blocks)} for scale_a")
     if scale_b.shape != (-(-N // 128), blocks):
         raise _of_two_shapes(op, {"scale_b": scale_b, "b": b}, f"{(-(-N // 128), blocks)} for scale_b")
-    for name, tensor in (("b", b), ("scale_a", scale_a), ("scale_b", scale_b)):
-        if tensor.device != a.device:
-            raise _on_two_devices(op, {name: tensor, "a": a})
 
 
 MOST_EXACT_TERMS = 2**17 - 1
@@ -373,27 +298,21 @@ def check_scaled_product(
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
 ) -> None:
-    """Check that ``a[M,K]`` and ``b[N,K]`` are of an 8-bit dtype, with fp32 ``scale_a[M]``, ``scale_b[N]``.
+    """Check ``a[M,K]`` and ``b[N,K]``, of an 8-bit dtype, with fp32 ``scale_a[M]`` and ``scale_b[N]``.
 
     Raises:
-        TypeError: as `check_same`: a or b is not of the dtype ``taken``, or a scale not of fp32.
-        ValueError: as `check_same`, b has not as many columns as a, a scale has not as many elements as its
-            matrix has rows, one is on another device than a, or int32 sums of K products may overflow.
+        ValueError: also if int32 sums of K products may overflow.
     """
     check_same(op, 2, (taken,), a=a)
-    check_same(op, 2, (taken,), b=b)
-    check_same(op, 1, (torch.float32,), scale_a=scale_a)
-    check_same(op, 1, (torch.float32,), scale_b=scale_b)
+    _check(op, 2, (taken,), {"b": b}, "a", a)
     K = a.shape[1]
     if b.shape[1] != K:
         raise _of_two_shapes(op, {"b": b, "a": a}, "as many columns of b as a has")
     for name, scale, of, matrix in (("scale_a", scale_a, "a", a), ("scale_b", scale_b, "b", b)):
+        _check(op, 1, (torch.float32,), {name: scale}, "a", a)
         if scale.shape[0] != matrix.shape[0]:
             takes = f"as many elements of {name} as {of} has rows"
             raise _of_two_shapes(op, {name: scale, of: matrix}, takes)
-    for name, tensor in (("b", b), ("scale_a", scale_a), ("scale_b", scale_b)):
-        if tensor.device != a.device:
-            raise _on_two_devices(op, {name: tensor, "a": a})
     if taken is torch.int8 and K > MOST_EXACT_TERMS:
         raise ValueError(
             f"{op}: a has shape {tuple(a.shape)}; it takes at most {MOST_EXACT_TERMS} columns, whose "
@@ -404,27 +323,17 @@ def check_scaled_product(
 def check_quantized_linear(
     op: str, a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
 ) -> None:
-    """Check ``a[M,K]``, ``packed[N,K/8]``, ``scales[N,K/128]`` and ``zeros[N,K/128]``, sizes rounded up.
-
-    Raises:
-        TypeError: as `check_same`: a is not of fp16 or bf16, packed not of int32, zeros not of uint8, or
-            scales of another dtype than a.
-        ValueError: as `check_same`, a shape does not go with a's, or a device is another than a's.
-    """
+    """Check 16-bit ``a[M,K]``, ``packed[N,K/8]`` of int32, ``scales[N,K/128]`` of a's dtype, and
+    ``zeros[N,K/128]`` of uint8; sizes are rounded up."""
     check_same(op, 2, TAKEN[1:], a=a)
-    check_same(op, 2, (torch.int32,), packed=packed)
-    check_same(op, 2, TAKEN[1:], scales=scales)
-    check_same(op, 2, (torch.uint8,), zeros=zeros)
-    if scales.dtype is not a.dtype:
-        raise _of_two_dtypes(op, {"scales": scales, "a": a})
+    _check(op, 2, (torch.int32,), {"packed": packed}, "a", a)
+    _check(op, 2, TAKEN[1:], {"scales": scales}, "a", a)
+    _check(op, 2, (torch.uint8,), {"zeros": zeros}, "a", a)
     K, N = a.shape[1], packed.shape[0]
     if packed.shape[1] != -(-K // 8):
         takes = f"(any, {-(-K // 8)}) for packed, 8 weights in a word"
         raise _of_two_shapes(op, {"packed": packed, "a": a}, takes)
-    wanted = (N, -(-K // 128))
+    shape = (N, -(-K // 128))
     for name, tensor in (("scales", scales), ("zeros", zeros)):
-        if tensor.shape != wanted:
-            raise _of_two_shapes(op, {name: tensor, "packed": packed}, f"{wanted} for {name}")
-    for name, tensor in (("packed", packed), ("scales", scales), ("zeros", zeros)):
-        if tensor.device != a.device:
-            raise _on_two_devices(op, {name: tensor, "a": a})
+        if tensor.shape != shape:
+            raise _of_two_shapes(op, {name: tensor, "packed": packed}, f"{shape} for {name}")

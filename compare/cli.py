@@ -1,8 +1,10 @@
-"""The command line: the module of each command, and the exit status of its errors."""
+"""The command line: which command is meant, its parser, and the exit status of its errors."""
 
 from __future__ import annotations
 
+import argparse
 import errno
+import functools
 import importlib
 import os
 import sys
@@ -13,29 +15,17 @@ from types import ModuleType
 from typing import TextIO
 
 from compare import registry
-from compare.command_line import comparison
+from compare.command_line import options
 from compare.command_line.status import INCONCLUSIVE, USAGE
 from compare.sandbox.words import printable
 from compare.spec import UsageError
 
-MODULES = {
-    "list": "compare.commands.list_ops",
-    "doctor": "compare.commands.doctor",
-    "diff": "compare.commands.diff",
-    "map": "compare.commands.map",
-    "show": "compare.commands.show",
-    "new-op": "compare.commands.new_op",
-    "lab": "compare.commands.lab",
-    "predict": "compare.commands.predict",
-    "grade": "compare.commands.grade",
-    "pipeline": "compare.commands.pipeline",
-    "aot": "compare.commands.aot",
-}
-"""By command: its module, whose ``main`` takes the words that follow the command."""
-
-_OF_AN_OP = "compare.commands.compare"
-_LONGEST = 4096
+NO_COMMAND = ""
+"""The name of what ``python -m compare OP`` does."""
+MAX_ARGUMENT = 4096
 """Characters of an argument: as many as a path may have."""
+
+_CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,21 +39,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _guarded(lambda: _command(words))
 
 
+def module_of(command: str) -> ModuleType:
+    """The module of a command: of all commands, only this one's is imported."""
+    return importlib.import_module(f"compare.commands.{command.replace('-', '_') or 'compare'}")
+
+
 def _command(words: list[str]) -> int:
+    _check(words)
+    command = words[0] if words else NO_COMMAND
+    if command.startswith("-"):  # options may come before the command
+        command = parser_of().parse_known_args(words)[0].what
+    if command in options.COMMANDS:
+        words.remove(command)
+    else:
+        command = NO_COMMAND
+    if "--calibrate" in words and command != "doctor":
+        raise UsageError(_CALIBRATE)
+    if command == NO_COMMAND:
+        return int(module_of(command).run(parser_of().parse_args(words)))
+    arguments, rest = parser_of(command).parse_known_args(words)
+    if rest:
+        raise UsageError(_misplaced(command, rest))
+    return int(module_of(command).run(arguments))
+
+
+def _check(words: Sequence[str]) -> None:
     for i, word in enumerate(words, 1):
         if not word or (word.startswith("--") and word.endswith("=")):
             raise UsageError(f"argument {i} is empty: give {word or 'it'} a value, or leave it out")
-        if len(word) > _LONGEST:
-            raise UsageError(f"argument {i} has {len(word)} characters; the most is {_LONGEST}")
+        if len(word) > MAX_ARGUMENT:
+            raise UsageError(f"argument {i} has {len(word)} characters; the most is {MAX_ARGUMENT}")
         if not word.isprintable():
             raise UsageError(f"argument {i}, {word!a}, has characters that cannot be printed")
-    name = words[0] if words else ""
-    if name.startswith("-"):  # options may come before the command
-        name = comparison.parser().parse_known_args(words)[0].what
-    if name in MODULES:
-        words.remove(name)
-    # Start-up: of all commands, only this one's modules are imported.
-    return int(importlib.import_module(MODULES.get(name, _OF_AN_OP)).main(words))
+
+
+@functools.cache
+def parser_of(command: str = NO_COMMAND) -> argparse.ArgumentParser:
+    """The parser of what follows ``python -m compare COMMAND``."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m compare {command}".rstrip(), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module_of(command).add_arguments(parser)
+    return parser
+
+
+def _misplaced(command: str, rest: Sequence[str]) -> str:
+    """What is wrong with arguments that a command does not take."""
+    of_comparison = {
+        name: action.option_strings[-1] for action in parser_of()._actions for name in action.option_strings
+    }
+    for word in rest:
+        if option := of_comparison.get(word.partition("=")[0]):
+            return f"{option} goes with an op; leave it out of '{command}'"
+    return f"{rest[0]}: '{command}' takes no such argument; python -m compare {command} --help shows its own"
 
 
 def _guarded(command: Callable[[], int]) -> int:

@@ -9,11 +9,10 @@ from typing import Any
 
 from compare import registry
 from compare import run as driver
+from compare.command_line import ops
 from compare.report import terminal
 from compare.report.summary import View
-from compare.sandbox import isolation
 from compare.spec import Case, Comparison, Options
-from compare.worker import user_files
 from compare.worker.start import prepare
 
 _WIDTH = 88
@@ -51,20 +50,16 @@ def run(
     from IPython.display import ProgressBar  # import-linter: only a notebook has it
 
     prepare(device, [op])
-    for name in [op] if op in registry.op_names() else []:
-        registry.implementations(name)
-    if load:
-        isolation.protect_judge()
-        user_files.load(load, Options.timeout_s, op)
-    found = registry.get_op(op)
-    asked = tuple(Case.parse(case, found) for case in cases)
-    options = Options(asked, tuple(only), device=device, budget_s=_SECONDS_A_CASE * max(1, len(asked)))
+    ops.load(load, Options.timeout_s, op)
+    description = registry.get_op(op)
+    parsed = tuple(Case.parse(case, description) for case in cases)
+    options = Options(parsed, tuple(only), device=device, budget_s=_SECONDS_A_CASE * max(1, len(parsed)))
     bar: Any = ProgressBar(100)  # type: ignore[no-untyped-call]
     bar.display()
 
     def progress(what: str, done: float) -> None:
         bar.progress = round(100 * done)
 
-    comparison = driver.run(found, options, progress)
+    comparison = driver.run(description, options, progress)
     yours = frozenset(impl.label for impl in registry.implementations(op) if impl.foreign)
     return Shown(comparison, yours)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from compare import doctor
-from compare.doctor import Capability
+from compare.commands import doctor
+from compare.commands.doctor import Capability
 from loops import for_each
 
 build = pytest.importorskip("cuda_impl.build")
@@ -202,7 +202,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     path = f"{tmp_path}{os.pathsep}{doctor.ROOT}"
-    done = run("-c", "from compare import doctor; print(doctor.report())", PYTHONPATH=path)
+    done = run("-c", "from compare.commands import doctor; print(doctor.report())", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("True")
     assert "no torch here" in done.stdout

@@ -22,7 +22,7 @@ from unittest import mock
 
 import pytest
 
-from compare import doctor
+from compare.commands import doctor
 from compare.registry import ROOT
 from compare.sandbox import isolation, kernel
 from compare.sandbox.isolation import Isolation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,11 @@ from compare import registry
 from compare.resources.occupancy import limits
 from compare.spec import ARCHITECTURE, Options, UsageError
 
-
-def parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of ``python -m compare COMMAND``."""
-    return argparse.ArgumentParser(
-        prog=f"python -m compare {command}".rstrip(),
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+COMMANDS = (
+    *("list", "doctor", "diff", "pipeline", "aot"),
+    *("map", "show", "new-op", "lab", "predict", "grade"),
+)
+"""Words that name no op; `compare.cli` has their modules."""
 
 
 def add_repeatable(add: Callable[..., Any], name: str, metavar: str, what: str) -> None:

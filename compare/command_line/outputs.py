@@ -1,17 +1,23 @@
-"""The files and folders that a command writes: checked before the work, written whole after it."""
+"""What a command writes and prints: files are checked before the work, and written whole after it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from compare.records.encoding import encode, write_whole
+from compare.sandbox.words import printable
 from compare.spec import UsageError
+
+if TYPE_CHECKING:
+    from compare.report.tables import Table
 
 T = TypeVar("T")
 
@@ -145,3 +151,30 @@ def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> No
 def write_json(file: Path | None, found: object) -> None:
     """`write` dataclasses as JSON, encoded by `compare.records.encoding.encode`."""
     write(file, json.dumps(encode(found), indent=1) + "\n")
+
+
+def say(step: str) -> None:
+    """Print a step on a line of stderr."""
+    sys.stderr.write(printable(f"{step}\n"))  # at once: tasks are tested side by side
+    sys.stderr.flush()
+
+
+def put_explained(table: Table, explained: Collection[str] | None = None) -> None:
+    """Print a table whose last column is prose: that stands below the lines.
+
+    Args:
+        explained: the lines whose prose is shown; None: all.
+    """
+    # Start-up: --help and mistakes in a command need nothing that renders a screen.
+    from compare.report import terminal
+
+    narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
+
+    def render(width: int) -> str:
+        lines = [terminal.laid_out(narrow, width), ""]
+        for row in table.rows:
+            if row[-1] and (explained is None or row[0] in explained):
+                lines.append(terminal.paragraph(f"{row[0]}: {row[-1]}", min(width, 80), hanging="  "))
+        return "\n".join([*lines, *table.legend]).rstrip()
+
+    terminal.put(render)

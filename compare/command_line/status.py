@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from compare.spec import WRONG, Comparison
+
+if TYPE_CHECKING:
+    from compare.labs.marking import Marks
 
 SUCCESS, FAILURE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
 
 _SEVERITY = (SUCCESS, INCONCLUSIVE, FAILURE)
+
+_OF_RESULT = {
+    "machine": 6,
+    "timeout": 5,
+    "error": 4,
+    "refused": FAILURE,
+    "wrong": FAILURE,
+    "not started": FAILURE,
+    "inconclusive": INCONCLUSIVE,
+}
+"""By a part's result, the weightiest first."""
 
 
 def worst(statuses: Iterable[int]) -> int:
@@ -31,3 +46,9 @@ def of(comparison: Comparison, yours: Collection[str] = ()) -> int:
     ran = {row.label for row in rows if row.agreement}
     missed = {row.label for row in rows} & set(yours) - ran
     return INCONCLUSIVE if comparison.interrupted or failed or not checked or missed else SUCCESS
+
+
+def of_marks(submissions: Iterable[Marks]) -> int:
+    """The exit status of a lab's marks: that of the weightiest result."""
+    results = {part.result for marks in submissions for part in marks.parts}
+    return next((status for result, status in _OF_RESULT.items() if result in results), SUCCESS)

@@ -1,4 +1,4 @@
-"""One module a command, ``python -m compare NAME``: its arguments, its mistakes and its exit statuses.
+"""One module a command, ``python -m compare NAME``: its arguments, its work and its exit status.
 
-They are light, as ``--help`` and mistakes need no PyTorch; `compare.commands.running` does their work. None
-imports another; only `compare.cli` imports them."""
+``add_arguments`` declares, ``run`` takes what was parsed. What is heavy is imported within functions, as
+``--help`` and mistakes need no PyTorch. None imports another; only `compare.cli` imports them."""

@@ -30,14 +30,13 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "aot",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "An op's kernels as C programs that run without Python: built for any architecture, with or without "
-        "a GPU; where there is one, run, checked and timed.",
-        _EPILOG,
+        "a GPU; where there is one, run, checked and timed."
     )
-    add = found.add_argument
+    parser.epilog = _EPILOG
+    add = parser.add_argument
     add("op", metavar="OP", help="the op")
     options.add_only(add)
     options.add_arch(add, "build")
@@ -48,16 +47,14 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--out", type=Path, metavar="DIR", required=True, help="where the programs go: DIR/OP/LABEL/ARCH/")
     add("--json", type=Path, metavar="FILE", help="everything, samples included")
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``aot``.
+def run(arguments: argparse.Namespace) -> int:
+    """Check the arguments, and do it; the exit status.
 
     Raises:
         UsageError: the command asks for what does not exist, or a tool that every program needs is missing.
     """
-    arguments = parser().parse_args(argv)
     options.check_op(arguments.op)
     archs = options.archs(arguments.arch)
     out = outputs.made(arguments.out)

@@ -1,42 +1,169 @@
-"""``python -m compare OP`` or ``all``, with ``--crossover`` or not: arguments in, exit code out."""
+"""``python -m compare OP`` and ``all``: ops compared one after another, shown, written and recorded."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from compare import registry
-from compare.command_line import comparison, options, outputs
-from compare.report.steps import steps
-from compare.spec import UsageError
+from compare.command_line import ops, options, outputs, status
+from compare.report.steps import Steps, steps
+from compare.spec import Case, Comparison, Op, Options, UsageError
 from compare.tuning import sweep
 from compare.worker.start import prepare
 
+if TYPE_CHECKING:
+    import torch
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command.
+    from compare.history.crossover import Crossover
+
+BUDGET_S = 3.0
+SWEEP_BUDGET_S = 2.0
+TRIAL_S = 0.3
+"""Added for each row of ``--tune``."""
+RECORD_SAMPLES = (30, 5)
+"""Samples of each row of a record, at least: of one that takes at most 10 ms, and of a slower one."""
+
+_START_S = 4.0
+"""To start workers and to compile, for each op, on two cores with what earlier runs have compiled."""
+_CHECK_S = 0.25
+"""To check an implementation on a smoke case, likewise."""
+
+_EPILOG = """\
+examples:
+  python -m compare softmax
+  python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
+  python -m compare softmax --load examples/my_softmax.py
+  python -m compare all --sweep --record
+  python -m compare softmax --crossover N
+  python -m compare matmul --matched
+  python -m compare vector_add --tune BLOCK_SIZE
+  python -m compare diff old.json new.json
+  python -m compare pipeline vector_add --arch sm_90
+  python -m compare aot vector_add --arch sm_90 --out programs/
+  python -m compare map
+  python -m compare show softmax
+  python -m compare new-op squared
+  python -m compare predict softmax
+  python -m compare lab start 01 my_lab/
+  python -m compare grade my_lab/
+
+exit status of a comparison (of a command: COMMAND --help):
+  0  every implementation that this machine can run is correct: it matches fp64 within tolerance
+  1  at least one is wrong, or faster than the lower bound on its time
+  2  a mistake in the command, its files or the machine's setup, or a file could not be written
+  3  inconclusive: interrupted, an implementation raised an error or does not compile, none could be run,
+     or one of a --load file was not run
+
+COMPARE_TRACEBACK=1 shows where an error was raised.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "The same GPU operation in PyTorch, Triton and CUDA C++: correctness, speed, registers and shared "
+        "memory, and code size of each."
+    )
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "what",
+        metavar="|".join(("OP", "all", *options.COMMANDS)),
+        help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
+        "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
+        "(pipeline), its kernels as programs without Python (aot), the "
+        "fastest way over all records (map), all that is on record of an op (show), the files of a new op "
+        "(new-op), predictions before measurements (predict), or labs of a course (lab) and their marks "
+        "(grade). COMMAND --help shows its options",
+    )
+    # Hidden: given by mistake, they are refused in a sentence.
+    parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
+    _add_cases(parser.add_argument_group("cases and implementations").add_argument)
+    _add_how(parser.add_argument_group("how").add_argument)
+    add = parser.add_argument_group("screen").add_argument
+    add("--all", action="store_true", dest="every", help="every row and case, not only the best of each way")
+    add("--explain", action="store_true", help="each column's meaning and how it was measured")
+    add("--details", action="store_true", help="further tables: errors, times, resources, code size")
+    add = parser.add_argument_group("files").add_argument
+    options.add_tables(add, "all results, raw samples included", "implementation and case")
+    add("--html", type=Path, metavar="FILE", help="one self-contained page with figures and sources")
+    add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
+    options.add_verbose(add)
+
+
+def _add_cases(add: Callable[..., Any]) -> None:
+    options.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")
+    add("--sweep", action="store_true", help="every size in the op's list (without a GPU: as recorded)")
+    add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
+    options.add_only(add, ", e.g. 'triton.*', and the baseline")
+    options.add_load(add)
+
+
+def _add_how(add: Callable[..., Any]) -> None:
+    options.add_device(add)
+    options.add_arch(add, "compile")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the random inputs and of the order of timing (default: 0)",
+    )
+    add(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="time limit of the timing, for all cases of an op together "
+        f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
+    )
+    add(
+        "--matched",
+        action="store_true",
+        help="also run CUDA with the tile, warps and stages that Triton chose: separates the compiler's "
+        "share of a speedup from the tuning's",
+    )
+    add(
+        "--tune",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUES]",
+        help="also run implementations with other values of their parameter NAME, e.g. BLOCK_SIZE or "
+        "BLOCK_SIZE=64,128,256; repeatable: every combination",
+    )
+    add("--retune", action="store_true", help="autotune again, not with configurations of earlier runs")
+    add("--sustained", action="store_true", help="also time bursts and sustained load (longer)")
+    options.add_timeout(add)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare the ops of ``arguments``; the exit status.
 
     Raises:
         UsageError: the command asks for what does not exist, or cannot be done here.
     """
-    arguments = comparison.parser().parse_args(argv)
     _check(arguments)
-    ops = registry.op_names() if arguments.what == "all" else [arguments.what]
+    names = registry.op_names() if arguments.what == "all" else [arguments.what]
     with steps(arguments.verbose) as told:
-        if told:
-            told("importing PyTorch")
-        device = prepare(arguments.device, ops)
-        # Start-up: --help and mistakes in the command need no PyTorch.
-        from compare.commands.running import compare, crossover
+        _say(told, "importing PyTorch")
+        device = prepare(arguments.device, names)
+        work = search_crossover if arguments.crossover else compare_ops
+        return work(arguments, device, told)
 
-        run = crossover.run if arguments.crossover else compare.run
-        return run(arguments, device, told)
+
+def _say(told: Steps | None, step: str) -> None:
+    if told:
+        told(step)
+
+
+# --------------------------------------------------------------------------- mistakes found without PyTorch
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """A `UsageError` for mistakes that can be found without PyTorch."""
-    if arguments.calibrate:
-        raise UsageError(comparison.CALIBRATE)
     if arguments.files:
         raise UsageError(
             f"{arguments.files[0]}: only 'diff' takes files. Name one op, or 'all'. A file of your own: "
@@ -46,7 +173,7 @@ def _check(arguments: argparse.Namespace) -> None:
         _check_crossover(arguments)
     # A file of the user's may define the op; then it is looked for when that is loaded.
     if arguments.what != "all" and not arguments.load and arguments.what not in registry.op_names():
-        known = [*registry.op_names(), "all", *comparison.COMMANDS]
+        known = [*registry.op_names(), "all", *options.COMMANDS]
         raise UsageError(registry.unknown("op", arguments.what, known))
     if arguments.what == "all" and arguments.case:
         raise UsageError("--case belongs to one op; name it instead of 'all'")
@@ -79,3 +206,203 @@ def _check_tune(arguments: argparse.Namespace) -> None:
         raise UsageError("--tune goes with one op, as parameters differ by op; name it instead of 'all'")
     if arguments.tune and arguments.matched:
         raise UsageError("--tune and --matched both say what rows are run with; give one of them")
+
+
+# --------------------------------------------------------------------------- the work
+
+
+def run_options(op: Op, arguments: argparse.Namespace) -> Options:
+    """How ``op`` is to be compared.
+
+    Raises:
+        UsageError: a case is not of this op, or it has no inputs for one.
+    """
+    from compare.run import tuned
+
+    cases = [Case.parse(text, op) for text in arguments.case]
+    if arguments.sweep:
+        cases = [op.cases.default, *cases, *op.cases.sweep]
+    cases = list(dict.fromkeys(cases))
+    _check_sizes(op, cases or [op.cases.default])
+    number = max(1, len(cases))
+    made = Options(
+        cases=tuple(cases),
+        only=tuple(arguments.only),
+        archs=options.archs(arguments.arch),
+        device=arguments.device,
+        seed=arguments.seed,
+        budget_s=arguments.budget or number * (SWEEP_BUDGET_S if arguments.sweep else BUDGET_S),
+        sustained=arguments.sustained,
+        timeout_s=arguments.timeout,
+        matched=arguments.matched,
+        tune=sweep.parse(arguments.tune),
+        retune=arguments.retune,
+        samples=RECORD_SAMPLES if arguments.record else Options.samples,
+    )
+    added = tuned(op, made)
+    if added is None or arguments.budget is not None:
+        return made
+    return replace(made, budget_s=made.budget_s + TRIAL_S * added.count * number)
+
+
+def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
+    """Have the op refuse sizes that it has no inputs for before any op runs."""
+    from compare.capture import meta_inputs
+
+    for case in cases:
+        try:
+            meta_inputs(op, case)
+        except UsageError:
+            raise
+        except Exception:  # of a user's op: shown where its inputs are made
+            return
+
+
+def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
+    """Compare one op after another: show, record and write what is finished; the exit status."""
+    from compare import run as driver
+    from compare.records import archive
+    from compare.report import csv_file, markdown, terminal
+    from compare.report.progress import of_run
+    from compare.report.summary import View
+
+    html = ops.html_page(arguments.html)
+    work = _work(arguments, device, told)
+    done: list[Comparison] = []
+    statuses: list[int] = []
+    failures: list[str] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: results so far are written
+    try:
+        for op, how in work:
+            with of_run(op.name, told) as progress:
+                comparison = driver.run(op, how, progress)
+            _say(told, "printing")
+            done.append(comparison)
+            if arguments.record:  # a failure is reported at the end: the next op is compared all the same
+                failures += outputs.failures([partial(_record, comparison)])
+            if len(done) > 1:
+                print("\n")
+            yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.foreign)
+            statuses.append(status.of(comparison, yours))
+            view = View(arguments.every, arguments.explain, arguments.details, bool(html), yours)
+            terminal.show(comparison, view)
+            sys.stdout.flush()
+            if comparison.interrupted:
+                break
+    finally:
+        if done:
+            _say(told, "writing files")
+            writes = outputs.writes(arguments, done, archive.dumps, csv_file.dumps, markdown.dumps, html)
+            failures += outputs.failures(writes)
+    if failures:
+        raise UsageError("; ".join(failures))
+    return status.worst(statuses)
+
+
+def _work(
+    arguments: argparse.Namespace, device: torch.device, told: Steps | None
+) -> list[tuple[Op, Options]]:
+    """The ops and how each is to be compared: a mistake in any of them is found before the first is run."""
+    if arguments.record and device.type != "cuda":
+        raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
+    _say(told, "importing the implementations")
+    names = ops.load(arguments.load, arguments.timeout, None if arguments.what == "all" else arguments.what)
+    selected = ops.select(names, arguments.only)
+    if arguments.matched:
+        _check_matched(selected, arguments.only)
+    work = [(op, run_options(op, arguments)) for op in selected]
+    if device.type != "cuda" and (arguments.sweep or len(work) > 1):
+        print(_estimate(work, device), file=sys.stderr, flush=True)
+    return work
+
+
+def _check_matched(selected: Sequence[Op], only: Sequence[str]) -> None:
+    """A `UsageError` if ``--matched`` adds no row."""
+    from compare.tuning.matching import stand_ins
+
+    if any(impl.base for op in selected for impl in stand_ins(registry.implementations(op.name, only))):
+        return
+    every = [impl for name in registry.op_names() for impl in registry.implementations(name)]
+    pairs = [f"{impl.op}'s {impl.label} that of {impl.matches}" for impl in every if impl.matches]
+    raise UsageError(
+        "--matched: none of these implementations can run with the configuration of another. Those that can: "
+        f"{', '.join(pairs)}; both have to be among the rows (--only)"
+    )
+
+
+def _estimate(work: Sequence[tuple[Op, Options]], device: torch.device) -> str:
+    """``about 10 s: 3 smoke cases x 11 implementations``: what a run without a GPU checks."""
+    from compare import run as driver
+    from compare.device import supports
+    from compare.stages.checking import left_out
+
+    cases = checks = 0
+    for op, how in work:
+        checked = [step.case for step in driver.plan(op, how, device.type) if step.check]
+        impls = registry.implementations(op.name, how.only)
+        able = [impl for impl in impls if supports(impl, device) is None]
+        cases += len(checked)
+        checks += sum(not left_out(how, impl, case) for case in checked for impl in able)
+    what = f"x {checks / max(1, cases):.0f} implementations" if len(work) == 1 else f"of {len(work)} ops"
+    seconds = _START_S * len(work) + _CHECK_S * checks
+    return f"about {seconds:.0f} s, more on the first run: {cases} smoke cases {what}; times are replayed"
+
+
+def _record(comparison: Comparison) -> None:
+    from compare.records import archive
+
+    print(f"recorded in {archive.record(comparison)}", file=sys.stderr)
+
+
+def search_crossover(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
+    """Where the fastest way changes, from runs of the op on a GPU or else ``results/``; the exit status."""
+    from compare.history import crossover
+    from compare.records import archive
+    from compare.report import crossings, csv_file, terminal
+
+    html = ops.html_page(arguments.html)
+    (op,) = ops.select(ops.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
+    crossover.check(op, arguments.crossover)
+    how = run_options(op, arguments)
+    base = how.cases[0] if how.cases else op.cases.default
+    if device.type == "cuda":
+        found = _measured_crossover(op, arguments.crossover, base, how, device, told)
+    elif arguments.json or arguments.csv or arguments.html:
+        raise UsageError(
+            "--json, --csv and --html need times measured here, and there is no GPU: --markdown has "
+            "the table, results/ the records that it is made from"
+        )
+    else:
+        found = crossover.recorded(op, arguments.crossover, base)
+    writes = outputs.writes(
+        arguments,
+        found,
+        lambda found: archive.dumps(found.runs),
+        lambda found: csv_file.dumps(found.runs),
+        crossings.as_markdown,
+        html and (lambda found: html(found.runs)),
+    )
+    outputs.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
+    if found.recorded_on:
+        return status.SUCCESS
+    statuses = [status.INCONCLUSIVE] if found.interrupted else []
+    return status.worst([*statuses, *map(status.of, found.runs)])
+
+
+def _measured_crossover(
+    op: Op, dim: str, base: Case, how: Options, device: torch.device, told: Steps | None
+) -> Crossover:
+    from compare import device as machine
+    from compare import run as driver
+    from compare.history import crossover
+    from compare.report.progress import of_run
+    from compare.worker.pool import Crew
+
+    memory_bytes = machine.environment(device).memory_bytes
+    with (
+        Crew(op, device, how.timeout_s) as crew,  # one for all sizes
+        of_run(op.name, told) as progress,
+    ):
+        return crossover.find(
+            op, dim, base, how, memory_bytes, lambda each: driver.run(op, each, progress, crew=crew)
+        )

@@ -1,12 +1,11 @@
-"""``python -m compare diff``: arguments in, exit code out."""
+"""``python -m compare diff OLD.json NEW.json``: the changes, shown and written."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from compare.command_line import comparison, options, outputs
+from compare.command_line import options, outputs, status
 from compare.spec import UsageError
 
 _EPILOG = """\
@@ -22,13 +21,12 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "diff",
-        "The rows that changed between two runs: faster, slower, lost, or no longer correct. Needs no GPU.",
-        _EPILOG,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "The rows that changed between two runs: faster, slower, lost, or no longer correct. Needs no GPU."
     )
-    add = found.add_argument
+    parser.epilog = _EPILOG
+    add = parser.add_argument
     add(
         "files",
         nargs="*",
@@ -39,20 +37,29 @@ def parser() -> argparse.ArgumentParser:
     add("--all", action="store_true", help="every row, also those that are the same")
     options.add_only(add, ", e.g. 'triton.*'")
     options.add_tables(add, "every row", "row")
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``diff``.
+def run(arguments: argparse.Namespace) -> int:
+    """Compare the two files of ``arguments``; the exit status.
 
     Raises:
         UsageError: there are not two files, neither holds such a row, or one cannot be read or written.
     """
-    arguments = comparison.without("diff", parser(), argv)
     if len(arguments.files) != 2:
         raise UsageError("diff takes two files: python -m compare diff OLD.json NEW.json")
     outputs.check_tables(arguments)
-    # Start-up: --help and mistakes in the command need nothing that renders a screen.
-    from compare.commands.running.diff import run
+    from compare.history.diff import diff
+    from compare.records import archive
+    from compare.report import differences, terminal
 
-    return run(arguments)
+    old, new = map(archive.read, arguments.files)
+    found = diff(old, new, arguments.only)
+    if not found.changes:
+        which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
+        raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
+    writes = outputs.writes(
+        arguments, found, differences.as_json, differences.as_csv, differences.as_markdown
+    )
+    every = bool(arguments.all)
+    outputs.beside(lambda: terminal.put(lambda width: differences.render(found, width, every=every)), writes)
+    return status.FAILURE if found.worse else status.INCONCLUSIVE if found.undecided else status.SUCCESS

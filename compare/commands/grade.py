@@ -1,13 +1,25 @@
-"""``python -m compare grade``: arguments in, exit code out."""
+"""``python -m compare grade``: marks of a submission or of a class, shown and written."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import signal
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compare.command_line import comparison, options, outputs
+from compare.command_line import options, outputs, status
+from compare.sandbox.words import printable
 from compare.spec import UsageError
+
+if TYPE_CHECKING:
+    from compare.labs.lab import Lab
+    from compare.labs.marking import Marks
+    from compare.labs.similarity import Pair
+
+_MAX_JOBS = 64
+_SHOWN = 10
+"""Pairs with similar code on the screen."""
 
 _EPILOG = """\
 examples:
@@ -31,9 +43,10 @@ Where several apply, the first of 6, 5, 4, 1 and 3 counts.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser("grade", "Marks of a lab's submission, or of a class.", _EPILOG)
-    add = found.add_argument
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Marks of a lab's submission, or of a class."
+    parser.epilog = _EPILOG
+    add = parser.add_argument
     add("folder", nargs="?", type=Path, metavar="DIR", help="a submission, or a folder of submissions")
     add("--rubric", type=Path, metavar="FILE", help="a lab.toml (default: as answers.toml says)")
     options.add_device(add)
@@ -48,29 +61,94 @@ def parser() -> argparse.ArgumentParser:
     add("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, of one submission")
     add("--markdown", type=Path, metavar="FILE", help="the page of a class")
     add("--html", type=Path, metavar="FILE", help="the page of a class, as HTML")
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``grade``.
+def run(arguments: argparse.Namespace) -> int:
+    """Mark, show and write; the exit status.
 
     Raises:
         UsageError: there is no such folder or rubric, or a file cannot be written.
     """
-    arguments = comparison.without("grade", parser(), argv)
     if arguments.folder is None:
         raise UsageError("grade takes a folder: python -m compare grade DIR")
     if not arguments.folder.is_dir():
         raise UsageError(f"{arguments.folder}: there is no such folder")
-    if not 1 <= arguments.jobs <= _MOST_JOBS:
-        raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MOST_JOBS}")
+    if not 1 <= arguments.jobs <= _MAX_JOBS:
+        raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
     options.check_timeout(arguments.timeout)
     outputs.check_tables(arguments)
     outputs.check({"--junit": arguments.junit, "--gradescope": arguments.gradescope})
-    # Start-up: --help and mistakes in the command need no PyTorch.
-    from compare.commands.running import grade
-
-    return grade.run(arguments)
+    return grade(arguments)
 
 
-_MOST_JOBS = 64
+def grade(arguments: argparse.Namespace) -> int:
+    from compare.labs import classroom, similarity
+    from compare.labs.lab import read
+    from compare.worker.start import prepare
+
+    whole_class = classroom.is_class(arguments.folder)
+    folders = classroom.submissions(arguments.folder) if whole_class else [arguments.folder]
+    if arguments.gradescope and len(folders) > 1:
+        raise UsageError("--gradescope is for one submission; give its folder")
+    rubric = read(arguments.rubric) if arguments.rubric else None
+    if arguments.similar:
+        similarity.library()  # if it is missing, before anything is marked
+    _check_isolation(arguments.unsafe)
+    prepare(arguments.device, commands=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
+    keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
+    if keep:
+        keep = outputs.made(keep)
+    try:
+        marks = classroom.mark(
+            folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, outputs.say
+        )
+    except KeyboardInterrupt:
+        if keep is None or not any(keep.iterdir()):
+            raise
+        outputs.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
+        return status.INCONCLUSIVE
+    labs = [rubric] if rubric else classroom.labs_of(marks)
+    similar = [pair for lab in labs for pair in similarity.pairs(lab, folders)] if arguments.similar else None
+    _write_and_show(arguments, labs, marks, similar)
+    return status.of_marks(marks)
+
+
+def _check_isolation(unsafe: bool) -> None:
+    from compare.sandbox import isolation
+
+    here = isolation.found()
+    if not (here.holds or unsafe):
+        raise UsageError(
+            "submissions would run with all your rights: this machine offers no isolation "
+            f"({'; '.join(here.refused)}). --unsafe marks them all the same"
+        )
+
+
+def _write_and_show(
+    arguments: argparse.Namespace, labs: list[Lab], marks: list[Marks], similar: list[Pair] | None
+) -> None:
+    from compare.report import labs as pages
+
+    page = pages.class_page(labs, marks, similar)
+    writes = [
+        partial(outputs.write, arguments.csv, pages.csv(marks)),
+        partial(outputs.write, arguments.junit, pages.junit(marks)),
+        partial(outputs.write, arguments.markdown, page),
+        partial(outputs.write, arguments.html, pages.html(page, "Marks")),
+        partial(outputs.write, arguments.gradescope, pages.gradescope(marks[0])),
+        partial(outputs.write_json, arguments.json, marks),
+    ]
+    title = ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs)
+    table = pages.marks_table(marks[0]) if len(marks) == 1 else pages.class_table(marks, title)
+    pairs = similar if similar and len(marks) > 1 else []
+    lines = [f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}" for pair in pairs]
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"similar: {len(lines) - _SHOWN} more pairs; --html FILE lists all"]
+
+    def show() -> None:
+        outputs.put_explained(table)
+        for line in lines:
+            print(printable(line))
+
+    outputs.beside(show, writes)

@@ -1,13 +1,14 @@
-"""``python -m compare map``: arguments in, exit code out."""
+"""``python -m compare map``: which way is fastest, as recorded; shown, written and drawn."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from compare.command_line import options, outputs
-from compare.history.map import reading
+from compare import registry
+from compare.command_line import options, outputs, status
+from compare.spec import UsageError
 
 _EPILOG = """\
 examples:
@@ -23,14 +24,13 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "map",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Which way to choose, from all records: the fastest way of each op and case, its speedup over the "
-        "next way, its share of the ceiling, and its code size. Needs no GPU.",
-        _EPILOG,
+        "next way, its share of the ceiling, and its code size. Needs no GPU."
     )
-    add = found.add_argument
+    parser.epilog = _EPILOG
+    add = parser.add_argument
     add("ops", nargs="*", metavar="OP", help="only these ops, case by case")
     add("--all", action="store_true", help="every column, case and Pareto front, not only a line per op")
     options.add_only(add, ", e.g. 'triton.*'")
@@ -42,19 +42,38 @@ def parser() -> argparse.ArgumentParser:
         help="effort against share of the ceiling, as .png or .svg",
     )
     options.add_tables(add, "all results", "op and case")
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``map``.
+def run(arguments: argparse.Namespace) -> int:
+    """Survey the records of ``--records``, by default those of this machine; the exit status.
 
     Raises:
         UsageError: nothing of this is recorded, or a file cannot be read or written.
     """
-    arguments = parser().parse_args(argv)
     outputs.check_tables(arguments)
-    files = reading.files_of(arguments.records)
-    # Start-up: --help and mistakes in the command need no PyTorch, and nothing that renders a screen.
-    from compare.commands.running.map import run
+    from compare.history.map import reading
 
-    return run(arguments, files)
+    return show(arguments, reading.files_of(arguments.records))
+
+
+def show(arguments: argparse.Namespace, files: list[Path]) -> int:
+    from compare.device import gpu_name
+    from compare.history.map import reading, survey
+    from compare.report import maps, plots, terminal
+
+    if arguments.plot:
+        plots.check(arguments.plot)
+    runs = reading.read(files or reading.recorded_here(gpu_name(), arguments.ops))
+    known = sorted({run.op for run in runs})
+    for op in arguments.ops:
+        if op not in known:
+            raise UsageError(registry.unknown("op on record", op, known))
+    found = survey.survey(runs, survey.hashes(arguments.ops or known), arguments.ops, arguments.only)
+    whole = bool(arguments.all or arguments.ops or len(known) == 1)
+    texts = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
+    writes = [partial(outputs.write, file, render(found)) for file, render in texts if file]
+    writes.append(partial(outputs.write_json, arguments.json, found))
+    if arguments.plot:
+        writes.append(partial(plots.draw, found, arguments.plot))
+    outputs.beside(lambda: terminal.put(lambda width: maps.render(found, width, whole=whole)), writes)
+    return status.SUCCESS

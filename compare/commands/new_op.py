@@ -1,15 +1,20 @@
-"""``python -m compare new-op``: arguments in, exit code out."""
+"""``python -m compare new-op``: the files of a new op, written from those of ``examples/new_op``."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import keyword
+import re
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from compare import registry
-from compare.command_line import comparison, options
-from compare.commands.running.new_op import run
+from compare.command_line import options, status
 from compare.spec import UsageError
+
+EXAMPLE = registry.ROOT / "examples" / "new_op"
+"""A tree like the project's; every file is named after the folder, and names the op so."""
 
 _EPILOG = """\
 examples:
@@ -22,31 +27,74 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "new-op",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Write the files of a new op: y = x * x, element by element, in PyTorch, Triton and CUDA. "
-        "It works as it is; change it into yours.",
-        _EPILOG,
+        "It works as it is; change it into yours."
     )
-    found.add_argument("name", nargs="?", metavar="NAME", help="of the op: lower-case letters, digits and _")
-    found.add_argument(
+    parser.epilog = _EPILOG
+    parser.add_argument("name", nargs="?", metavar="NAME", help="of the op: lower-case letters, digits and _")
+    parser.add_argument(
         "--into",
         type=Path,
         default=registry.ROOT,
         metavar="DIR",
         help="the folder that gets the files, each in its subfolder (default: this project)",
     )
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``new-op``.
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files of the op ``arguments.name`` below ``--into``; the exit status.
 
     Raises:
         UsageError: the name is none for an op, or taken; or a file exists or cannot be written.
     """
-    arguments = comparison.without("new-op", parser(), argv)
     if arguments.name is None:
         raise UsageError("new-op takes a name: python -m compare new-op NAME")
-    return run(arguments.name, arguments.into)
+    return write(arguments.name, arguments.into)
+
+
+def write(name: str, into: Path) -> int:
+    _check(name)
+    files = {
+        into / path.relative_to(EXAMPLE).with_name(path.name.replace(EXAMPLE.name, name)): path
+        for path in sorted(EXAMPLE.rglob(f"{EXAMPLE.name}.*"))
+    }
+    for file in files:
+        if file.exists():
+            raise UsageError(f"new-op {name}: {file} exists, and is not overwritten: give another name")
+    try:
+        for file, path in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x") as new:
+                new.write(re.sub(rf"{EXAMPLE.name}(?=\b|_)", name, path.read_text()))
+    except OSError as error:
+        raise UsageError(f"new-op {name}: cannot write {error.filename} ({error.strerror})") from error
+    print(f"{name}: y = x * x, in PyTorch, Triton and CUDA. Wrote")
+    print("\n".join(f"  {file}" for file in files))
+    print(_next(name, into))
+    return status.SUCCESS
+
+
+def _check(name: str) -> None:
+    """A `UsageError` for a name that an op cannot have."""
+    why = None
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        why = "write a name of lower-case letters, digits and _, that is no word of Python's"
+    elif name in registry.op_names():
+        why = "there is such an op already: give another name"
+    elif name in ("all", *options.COMMANDS):
+        why = "this is a command: give another name"
+    elif name in sys.builtin_module_names or find_spec(name) is not None:
+        why = "a Python module has that name, and pybind11's module needs it: give another name"
+    if why:
+        raise UsageError(f"new-op {name}: {why}")
+
+
+def _next(name: str, into: Path) -> str:
+    if into.resolve() != registry.ROOT:
+        return f"Next: move them into the same folders of {registry.ROOT}. Then: python -m compare {name}"
+    return (
+        f"Next:\n  python -m compare {name}   every row is correct\n"
+        f"  change ops/{name}.py, then a way at a time; docs/adding-an-op.md says how"
+    )

@@ -50,14 +50,13 @@ _SUFFIXES = {
 """How the file of a stage ends, where that is not the stage's name."""
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "pipeline",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "What each compiler makes of an op's kernels, stage by stage, for any architecture, with or without "
-        "a GPU.",
-        _EPILOG,
+        "a GPU."
     )
-    add = found.add_argument
+    parser.epilog = _EPILOG
+    add = parser.add_argument
     add("op", metavar="OP", help="the op")
     options.add_only(add)
     options.add_arch(add, "compile")
@@ -71,13 +70,13 @@ def parser() -> argparse.ArgumentParser:
         help="with --load, most time for loading a file, and for compiling one kernel by Triton "
         f"(default: {Options.timeout_s:.0f})",
     )
-    add = found.add_argument_group("what is shown, in place of the overview").add_argument
+    add = parser.add_argument_group("what is shown, in place of the overview").add_argument
     add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
     add("--passes", action="store_true", help="Triton: every MLIR pass, and which changed the module")
     add("--pass", dest="pass_name", metavar="NAME", help="Triton: what this MLIR pass changed")
     add("--source-map", action="store_true", help="each source line beside the PTX and SASS it became")
     add("--caches", action="store_true", help="what each compiler keeps on disk, and what its key is made of")
-    add = found.add_argument_group("what is written, beside the screen").add_argument
+    add = parser.add_argument_group("what is written, beside the screen").add_argument
     add("--out", type=Path, metavar="DIR", help="every stage as a file")
     add("--json", type=Path, metavar="FILE", help="everything")
     add(
@@ -86,16 +85,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="one page that needs no network: source beside SASS, then every stage",
     )
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``pipeline``.
+def run(arguments: argparse.Namespace) -> int:
+    """Check the arguments, and do it; the exit status.
 
     Raises:
         UsageError: the command asks for what does not exist.
     """
-    arguments = parser().parse_args(argv)
     if sum(bool(getattr(arguments, name)) for name in _SHOWN) > 1:
         raise UsageError("--stage, --passes, --pass, --source-map and --caches exclude each other; give one")
     options.check_timeout(arguments.timeout)

@@ -1,13 +1,19 @@
-"""``python -m compare predict``: arguments in, exit code out."""
+"""``python -m compare predict``: predictions asked for, then measured and scored."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compare.command_line import comparison, options
+from compare import registry
+from compare.command_line import options, outputs, status
 from compare.spec import UsageError
+
+if TYPE_CHECKING:
+    from compare.labs.lab import Prediction
 
 _EPILOG = """\
 examples:
@@ -23,31 +29,81 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "predict",
-        "Predict the fastest way, what limits it, its speedup and its registers; then measure and score.",
-        _EPILOG,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Predict the fastest way, what limits it, its speedup and its registers; then measure and score."
     )
-    found.add_argument("op", nargs="?", metavar="OP", help="the op")
-    found.add_argument("--answers", type=Path, metavar="FILE", help="read the predictions from a TOML file")
-    options.add_device(found.add_argument)
-    options.add_timeout(found.add_argument)
-    return found
+    parser.epilog = _EPILOG
+    parser.add_argument("op", nargs="?", metavar="OP", help="the op")
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="read the predictions from a TOML file")
+    options.add_device(parser.add_argument)
+    options.add_timeout(parser.add_argument)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``predict``.
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, or read ``--answers``; measure, and show both side by side; the exit status.
 
     Raises:
         UsageError: there is no such op, or the file has no such predictions.
     """
-    arguments = comparison.without("predict", parser(), argv)
     if arguments.op is None:
         raise UsageError("predict takes an op: python -m compare predict softmax")
     options.check_op(arguments.op)
     options.check_timeout(arguments.timeout)
-    # Start-up: --help and mistakes in the command need no PyTorch.
-    from compare.commands.running import predict
+    return measure(arguments.op, arguments.answers, arguments.device, arguments.timeout)
 
-    return predict.run(arguments.op, arguments.answers, arguments.device, arguments.timeout)
+
+def measure(name: str, file: Path | None, device: str, timeout_s: float) -> int:
+    from compare.labs import prediction
+    from compare.report import labs as pages
+    from compare.report import terminal
+    from compare.worker.start import prepare
+
+    prepare(device, [name], commands=True)
+    questions = prediction.standard(registry.get_op(name))
+    answers = _from_file(file, questions) if file else _typed(questions)
+    outputs.say(f"measuring {name}")
+    outcomes = prediction.outcomes(questions, answers, name, device, timeout_s)
+    table = pages.outcomes_table(outcomes)
+    terminal.put(lambda width: terminal.laid_out(table, width))
+    print(*table.legend, sep="\n")
+    print(f"\nNEXT  python -m compare {name}")
+    return status.SUCCESS if any(each.score is not None for each in outcomes) else status.INCONCLUSIVE
+
+
+def _from_file(file: Path, questions: Sequence[Prediction]) -> Mapping[str, str | float]:
+    from compare.labs import prediction
+    from compare.labs.lab import toml
+
+    content = toml(file)
+    unknown = content.keys() - {each.name for each in questions}
+    if unknown:
+        names = ", ".join(each.name for each in questions)
+        raise UsageError(f"{file}: {', '.join(sorted(unknown))} is no prediction; there are {names}")
+    try:
+        given = (each for each in questions if each.name in content)
+        return {each.name: prediction.read(each, content[each.name]) for each in given}
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+
+
+def _typed(questions: Sequence[Prediction]) -> Mapping[str, str | float]:
+    """Answers from the terminal; an empty line leaves one out."""
+    from compare.labs import prediction
+
+    answers: dict[str, str | float] = {}
+    for each in questions:
+        while each.name not in answers:
+            print(f"{each.question} ", end="", flush=True)
+            line = sys.stdin.readline()
+            if not line.strip():
+                if not line:
+                    print()
+                break
+            try:
+                answers[each.name] = prediction.read(each, line.strip())
+            except ValueError as error:
+                print(f"  {error}")
+    if not answers:
+        raise UsageError("nothing was predicted: answer at least one question, or give --answers FILE")
+    return answers

@@ -1,14 +1,15 @@
-"""``python -m compare show``: arguments in, exit code out."""
+"""``python -m compare show``: what is on record of an op; shown and written."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from compare.command_line import comparison, options, outputs
-from compare.history.map import reading
-from compare.spec import UsageError
+from compare import registry
+from compare.command_line import ops, options, outputs, status
+from compare.spec import Case, Comparison, UsageError
 
 _EPILOG = """\
 examples:
@@ -24,35 +25,119 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = options.parser(
-        "show",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "All that is on record of an op: every recorded case, registers, shared memory and occupancy of its "
-        "kernels, and its code size. Needs no GPU.",
-        _EPILOG,
+        "kernels, and its code size. Needs no GPU."
     )
-    add = found.add_argument
+    parser.epilog = _EPILOG
+    add = parser.add_argument
     add("op", metavar="OP|all", help="the op, or all that are on record")
     options.add_repeatable(add, "--case", "CASE", "only this case, e.g. M=4096,N=781,fp16")
     options.add_only(add, ", e.g. 'triton.*', and the baseline")
     options.add_records(add)
     options.add_tables(add, "all figures, raw samples included", "implementation and case")
     add("--html", type=Path, metavar="FILE", help="one self-contained page with figures and sources")
-    return found
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command on what follows ``show``.
+def run(arguments: argparse.Namespace) -> int:
+    """Show the records of ``--records``, by default those of this machine; the exit status.
 
     Raises:
         UsageError: nothing of this is recorded, or a file cannot be read or written.
     """
-    arguments = comparison.without("show", parser(), argv)
     if arguments.case and arguments.op == "all":
         raise UsageError("--case goes with one op, as sizes differ by op; name it instead of 'all'")
     outputs.check_tables(arguments)
-    files = reading.files_of(arguments.records)
-    # Start-up: --help and mistakes in the command need no PyTorch, and nothing that renders a screen.
-    from compare.commands.running.show import run
+    from compare.history.map import reading
+    from compare.records import archive
+    from compare.report import csv_file, markdown, terminal
 
-    return run(arguments, files)
+    files = reading.files_of(arguments.records)
+    html = ops.html_page(arguments.html)
+    every = _on_record(arguments.op, files)
+    labels = list(dict.fromkeys(row.label for one in every for case in one.cases for row in case.rows))
+    for pattern in arguments.only:
+        if not any(registry.is_among(label, [pattern]) for label in labels):
+            raise UsageError(registry.unknown("implementation on record", pattern, labels))
+    comparisons = [shown for one in every if (shown := _chosen(one, arguments.case, arguments.only)).cases]
+    if not comparisons:
+        raise UsageError(
+            f"no implementation of --only is on record on {' or '.join(arguments.case)}: leave one out"
+        )
+    writes = outputs.writes(arguments, comparisons, archive.dumps, csv_file.dumps, markdown.dumps, html)
+    outputs.beside(lambda: terminal.put(lambda width: _rendered(comparisons, width)), writes)
+    return status.SUCCESS
+
+
+def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
+    """All that is on record of an op, or of each op.
+
+    Raises:
+        UsageError: nothing is, or the files are of several devices.
+    """
+    from compare.device import gpu_name
+    from compare.history.map import reading
+    from compare.history.recorded import merged
+
+    names = [] if op == "all" else [op]
+    if not files:
+        here = reading.recorded_here(gpu_name(), names)
+        files = [file for file in here if not names or file.stem in names] or here
+    runs = reading.read(files)
+    reading.check_device(runs)
+    on_record = sorted({run.op for run in runs})
+    known = sorted({*on_record, *registry.op_names()})
+    for name in names:
+        if name not in known:
+            raise UsageError(registry.unknown("op", name, ["all", *known]))
+    by_op = [merged([run for run in runs if run.op == name]) for name in names or on_record]
+    comparisons = [comparison for comparison in by_op if comparison]
+    if not comparisons:
+        raise UsageError(
+            f"nothing is recorded of {op}: on a machine with a GPU, run "
+            f"python -m compare {op} --sweep --record"
+        )
+    return comparisons
+
+
+def _chosen(comparison: Comparison, cases: Sequence[str], only: Sequence[str]) -> Comparison:
+    """Of these cases and implementations, and each case's baseline; without cases, if it has none of them.
+
+    Raises:
+        UsageError: a case is not on record.
+    """
+    from compare.timing import figures
+
+    known = [case.case for case in comparison.cases]
+    chosen = list(cases)
+    if comparison.op in registry.op_names():
+        chosen = [str(Case.parse(text, registry.get_op(comparison.op))) for text in cases]
+    for text in chosen:
+        if text not in known:
+            raise UsageError(registry.unknown(f"case on record of {comparison.op}", text, known))
+    kept = []
+    for case in comparison.cases:
+        among = {row.label for row in case.rows if registry.is_among(row.label, only)}
+        if among and (not chosen or case.case in chosen):
+            among.add(figures.baseline_of(case))
+            kept.append(replace(case, rows=tuple(row for row in case.rows if row.label in among)))
+    labels = {row.label for case in kept for row in case.rows}
+    sizes = {label: size for label, size in comparison.code_sizes.items() if label in labels}
+    return replace(comparison, cases=tuple(kept), code_sizes=sizes)
+
+
+def _rendered(comparisons: Sequence[Comparison], width: int) -> str:
+    """Where and when all is from, each op's tables, and how to see the rest."""
+    from compare.report import terminal
+
+    dates = sorted({row.run[:10] for one in comparisons for case in one.cases for row in case.rows})
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    device = comparisons[0].environment.device
+    blocks = [terminal.paragraph(f"From records of {device}, {when}; nothing is measured now.", width)]
+    for one in comparisons:
+        blocks += [terminal.paragraph(f"{one.op}  {one.signature}", width), *terminal.details(one, width)]
+    last = comparisons[-1]
+    case = f"show {last.op} --case {last.cases[-1].case} · " if len(last.cases) > 1 else ""
+    blocks.append(f"NEXT  {case}--csv {last.op}.csv · --html {last.op}.html")
+    return "\n\n".join(blocks)

@@ -10,7 +10,7 @@ in between the ways are within noise, or no size was tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -114,29 +114,28 @@ def find(
         memory_bytes: of the device; larger cases are not tried.
         run: compares what its options ask for.
     """
-    seen: dict[int, Standing] = {}
+    standings: dict[int, Standing] = {}
+    leaders: dict[int, frozenset[str]] = {}
     runs: list[Comparison] = []
-
-    def leaders_at(size: int) -> frozenset[str]:
-        if size not in seen:
-            case = _sized(base, dim, size)
-            asked = replace(options, cases=(case,), only=options.only or _contenders(size, seen))
-            comparison = run(replace(asked, resources=False))
-            runs.append(comparison)
-            if comparison.cases:
-                seen[size] = standing(size, comparison.cases[0])
-            if comparison.interrupted:
-                raise KeyboardInterrupt
-        return seen[size].leaders if size in seen else frozenset()
-
+    sizes = grid(_swept(op, dim, base, memory_bytes))
     interrupted = False
-    try:
-        search(grid(_swept(op, dim, base, memory_bytes)), leaders_at)
-    except KeyboardInterrupt:
-        interrupted = True
-    standings = tuple(seen[size] for size in sorted(seen))
-    found = crossings(standings)
-    return Crossover(op.name, dim, base, standings, found, tuple(runs), interrupted=interrupted)
+    while sizes and not interrupted:
+        size, *sizes = sizes
+        only = options.only or _contenders(size, standings)
+        case = _sized(base, dim, size)
+        try:
+            comparison = run(replace(options, cases=(case,), only=only, resources=False))
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        runs.append(comparison)
+        interrupted = comparison.interrupted
+        if comparison.cases:
+            standings[size] = standing(size, comparison.cases[0])
+        leaders[size] = standings[size].leaders if size in standings else frozenset()
+        sizes = sizes or next_sizes(leaders)
+    ordered = tuple(standings[size] for size in sorted(standings))
+    return Crossover(op.name, dim, base, ordered, crossings(ordered), tuple(runs), interrupted=interrupted)
 
 
 def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Crossover:
@@ -275,22 +274,17 @@ def middle(low: int, high: int) -> int | None:
     return next((size for size in (near, near - step, near + step) if low < size < high), None)
 
 
-def search(sizes: Sequence[int], leaders_at: Callable[[int], frozenset[str]]) -> None:
-    """Ask ``leaders_at`` for the grid, then between sizes whose leaders differ, down to round sizes."""
-    answers = {size: leaders_at(size) for size in sizes}
-    while True:
-        known = sorted(size for size, leaders in answers.items() if leaders)
-        wanted = {
-            size
-            for below, above in _apart([answers[size] for size in known])
-            # Sizes between the two are within noise: ask next to either end.
-            for gap in ((known[below], known[below + 1]), (known[above - 1], known[above]))
-            if (size := middle(*gap)) is not None and size not in answers
-        }
-        if not wanted:
-            break
-        for size in sorted(wanted):
-            answers[size] = leaders_at(size)
+def next_sizes(leaders: Mapping[int, frozenset[str]]) -> list[int]:
+    """Round sizes that narrow the changes among those tried; none if every change is as narrow as it gets.
+
+    Args:
+        leaders: by size; empty where nothing was timed.
+    """
+    known = sorted(size for size, ways in leaders.items() if ways)
+    # Sizes between two ends are within noise: the next ones are beside either end.
+    gaps = (i for below, above in _apart([leaders[size] for size in known]) for i in (below, above - 1))
+    middles = {middle(known[i], known[i + 1]) for i in gaps}
+    return sorted(size for size in middles if size is not None and size not in leaders)
 
 
 def _apart(leaders: Sequence[frozenset[str]]) -> list[tuple[int, int]]:

@@ -99,38 +99,6 @@ def test_the_page_has_every_case(show: Callable[..., str], tmp_path: Path) -> No
     assert {made_up.CASE, OTHER} <= {*re.findall(r"M=\d+,N=\d+,fp32", (tmp_path / "page.html").read_text())}
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["sofmax"], "no op 'sofmax': did you mean softmax?"),
-        (["transpose"], "nothing is recorded of transpose: on a machine with a GPU, run python"),
-        (["softmax", "--case", "M=2,N=1024"], f"'M=2,N=1024,fp32': did you mean {OTHER}"),
-        (["softmax", "--case", "Q=1"], "'Q' is no dimension"),
-        (["softmax", "--only", "triton.onlin"], "did you mean triton.online"),
-        (["softmax", "--only", "rust.*"], "there are torch.naive"),
-        (["all", "--case", OTHER], "--case goes with one op"),
-        (["softmax", "--sweep"], "--sweep goes with an op; leave it out of 'show'"),
-        (["softmax", "--html", "/no/such/folder.html"], "there is no directory /no/such"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
-def test_a_mistake_is_one_line(words: list[str], says: str, folder: Path, complaint: Complaint) -> None:
-    assert says in complaint("show", *words, "--records", str(folder))
-
-
-def test_a_case_without_any_of_these_implementations_is_a_mistake(folder: Path, complaint: Complaint) -> None:
-    some = made_up.rows({label: made_up.MEDIANS_US[label] for label in ("torch.eager", "cupy.online")})
-    archive.record(made_up.comparison(made_up.case("M=2,N=8,fp32", some)), folder.parent)
-    words = ("softmax", "--case", "M=2,N=8,fp32", "--only", "triton.*")
-    assert "is on record on M=2,N=8,fp32" in complaint("show", *words, "--records", str(folder))
-
-
-def test_records_of_two_devices_are_refused(folder: Path, tmp_path: Path, complaint: Complaint) -> None:
-    other = made_up.comparison(environment=replace(made_up.H100, device="NVIDIA T4"))
-    file = archive.record(other, tmp_path)
-    assert "of 2 devices" in complaint("show", "softmax", "--records", str(folder), str(file))
-
-
 def test_an_op_that_is_gone_is_shown(folder: Path, show: Callable[..., str]) -> None:
     archive.record(made_up.comparison(op="of_a_user"), folder.parent)
     assert "\ncupy.onepass *" in show("of_a_user", "--case", made_up.CASE)

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import made_up
-from compare import cli, registry
+from compare import cli
 from compare.history import diff
 from compare.records import archive
 from compare.report import differences
 from compare.spec import Ceilings, Comparison, Environment, Estimate, Row, Timing
 from compare.timing import statistics
 from compare.timing.statistics import estimate
+from loops import for_each
 
 LABEL = "triton.online"
 
@@ -173,9 +174,6 @@ def test_ceilings_and_seeds_that_differ_are_said() -> None:
     lines = diff.diff([times()], [new]).environment
     assert "seed: 0 -> 3" in lines
     assert any(line.startswith("copy bandwidth in GB/s, softmax") and "-16.4%" in line for line in lines)
-
-
-def test_equal_machines_are_said_to_be_so() -> None:
     # An idle card's clock is lower before a run than after it, which is no difference.
     idle = replace(made_up.H100, clocks={"sm_mhz_before": 345.0, "sm_mhz_after": 1980.0})
     found = diff.diff([times()], [replace(times(), environment=idle)])
@@ -267,15 +265,6 @@ def test_files_can_be_written(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert f"| - {LABEL}" in paths["markdown"].read_text()
 
 
-def test_what_cannot_be_written_is_shown(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(files, times(), times(1.2), "--json", "/dev/full") == cli.USAGE
-    printed = capsys.readouterr()
-    assert "rows:" in printed.out
-    assert "/dev/full could not be written" in printed.err
-
-
 def test_rows_that_changed_are_shown_and_with_all_the_others(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,28 +283,7 @@ def test_rows_that_changed_are_shown_and_with_all_the_others(
     assert "--all" not in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["diff"], "takes two files"),
-        (["diff", "a.json"], "takes two files"),
-        (["diff", "a.json", "b.json"], "a.json cannot be read"),
-        (["diff", "README.md", "README.md"], "README.md is incomplete"),
-        (["softmax", "mine.py"], "--load FILE"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(registry.ROOT)
-    assert cli.main(arguments) == cli.USAGE
-    printed = capsys.readouterr()
-    assert says in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
-    assert printed.out == ""
-
-
-@pytest.mark.parametrize("path", sorted(archive.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
+@for_each("path", sorted(archive.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
 def test_a_file_and_itself_are_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", str(path), str(path)]) == 0
     count, kinds = re.search(r"(\d+) rows: (.+) --all", capsys.readouterr().out).groups()

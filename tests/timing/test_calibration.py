@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import made_up
-from compare import cli, doctor, registry, spec
+from compare import cli, registry, spec
 from compare.command_line.status import SUCCESS, USAGE
-from compare.commands.running import calibrate
+from compare.commands import doctor
 from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
@@ -333,7 +333,7 @@ def test_real_equals_are_hardly_ever_called_different(card: torch.device) -> Non
     found = calibration.stored(torch.cuda.get_device_properties(card).name)
     if found is calibration.BUILT_IN:
         found = calibrating.measured(card)
-        print(calibrate.resolution(found))
+        print(doctor.resolution(found))
     op = registry.get_op("vector_add")
     pairs, different = 0, []
     for pattern in ("torch.eager", "triton.*", "*.scalar", "*.vectorized"):

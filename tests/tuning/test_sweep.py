@@ -13,9 +13,9 @@ import torch
 
 import made_up
 from compare import cli, registry
-from compare.command_line import comparison, status
+from compare.command_line import status
 from compare.command_line.status import FAILURE, INCONCLUSIVE, USAGE
-from compare.commands.running import asked
+from compare.commands import compare
 from compare.history.recorded import recorded
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
@@ -265,9 +265,9 @@ def test_more_rows_have_more_time_unless_it_is_given() -> None:
     op = registry.get_op(OP)
 
     def budget_s(*words: str) -> float:
-        return asked.options(op, comparison.parser().parse_args([OP, *words])).budget_s
+        return compare.run_options(op, cli.parser_of().parse_args([OP, *words])).budget_s
 
-    assert budget_s("--tune", "BLOCK_SIZE=64,128") == pytest.approx(budget_s() + 2 * comparison.TRIAL_S)
+    assert budget_s("--tune", "BLOCK_SIZE=64,128") == pytest.approx(budget_s() + 2 * compare.TRIAL_S)
     assert budget_s("--tune", "BLOCK_SIZE", "--budget", "3") == 3
 
 

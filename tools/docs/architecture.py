@@ -35,7 +35,6 @@ KINDS = {
 PLACES = {
     "tools.docs": ("command", 4.1),
     "compare.cli": ("command", 2.2),
-    "compare.doctor": ("command", 1.1),
     "compare.commands": ("command", 2.6),
     "compare.notebook": ("command", 1.1),
     "compare.pipeline": ("stage", 4.3),
