@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from compare.records import archive
@@ -21,9 +17,6 @@ from compare.worker import server
 
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""
-
-_STARTING = threading.Lock()
-"""An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +64,10 @@ def run(
         # Each case has several steps, of each row; then the process hangs in a way of its own.
         limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
         environment = {name: value for name, value in os.environ.items() if kept(name)}
-        process = multiprocessing.get_context("forkserver").Process(
-            target=server.run_command, args=(device, words, environment, said)
-        )
         server.start([op])
+        process = server.run_command(device, words, environment, said)
         try:
-            with _STARTING:
-                process.start()
-            if not connection.wait([process.sentinel], limit_s):
+            if process.wait(limit_s) is None:
                 return Run(None, f"the comparison took longer than {limit_s:.0f} s")
         finally:
             code = _end(process)
@@ -94,14 +83,13 @@ def run(
         return Run(None, told.removeprefix(f"--load {load and load.resolve()}: "), refused)
 
 
-def _end(process: BaseProcess) -> int | None:
+def _end(process: server.Forked) -> int | None:
     """The process's exit code.  After a limit or Ctrl-C, its process group is killed first."""
     for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
-        if process.pid and not connection.wait([process.sentinel], 0):
+        if process.wait(0.0) is None:
             try:
                 os.killpg(process.pid, sent)
             except ProcessLookupError:  # it has no group yet
                 process.kill()
-            connection.wait([process.sentinel], 10)
-    with _STARTING:
-        return process.exitcode
+            process.wait(10.0)
+    return process.wait(0.0)

@@ -31,8 +31,6 @@ PRIVATE_BYTES = 1 << 30
 _PRIVATE_FILES = 1 << 16
 _PROCESSES = 4096
 _NAME = "3ways-"
-_LONGEST_FOLDER = 66
-"""Of the temporary folder, in bytes: the kernel takes 107 of a socket's path, and 41 come after it."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")
@@ -163,15 +161,9 @@ def protect_judge() -> None:
 # --------------------------------------------------------------------------- the private folder
 
 
-def private_folder(*, of_socket: bool = False) -> Path:
-    """A new private folder, for `enter`; also removes those of runs that were killed.
-
-    Args:
-        of_socket: it will hold a socket. If the temporary folder's path is too long for one, it is in /tmp.
-    """
+def private_folder() -> Path:
+    """A new private folder, for `enter`; also removes those of runs that were killed."""
     temporary = tempfile.gettempdir()
-    if of_socket and len(os.fsencode(temporary)) > _LONGEST_FOLDER:
-        temporary = "/tmp"
     for old in Path(temporary).glob(f"{_NAME}*-*"):
         owner = old.name.removeprefix(_NAME).partition("-")[0]
         if owner.isdecimal() and not Path("/proc", owner).exists():

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from multiprocessing import connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import processes
 from compare.labs import running
 from compare.labs.running import run
 from compare.worker import server
-from processes import python
 
 CASE = "M=3,N=129,fp32"
 
@@ -36,26 +33,26 @@ def test_a_server_that_cannot_interpret_is_not_forked() -> None:
         f"row = run('softmax', [{CASE!r}], ['triton.onepass'], 'cpu', 60.0).row({CASE!r}, 'triton.onepass')\n"
         "print(row.status, row.reason)\n"
     )
-    done = python("-c", program)
+    done = processes.python("-c", program)
     assert done.stdout.strip() == "ok", done
 
 
 def test_an_interrupted_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection_wait = connection.wait
-    ended: list[int | None] = []
-    end, waits = running._end, iter([KeyboardInterrupt()])
+    ended: list[tuple[int, int | None]] = []
+    end, wait, interruptions = running._end, server.Forked.wait, iter([KeyboardInterrupt()])
 
-    def wait(*arguments: Any) -> list[Any]:
-        for error in waits:
+    def waiting(process: server.Forked, seconds: float) -> int | None:
+        for error in interruptions:
             raise error
-        return connection_wait(*arguments)
+        return wait(process, seconds)
 
-    monkeypatch.setattr(running.connection, "wait", wait)
-    monkeypatch.setattr(running, "_end", lambda process: ended.append(end(process)))
+    monkeypatch.setattr(server.Forked, "wait", waiting)
+    monkeypatch.setattr(running, "_end", lambda process: ended.append((process.pid, end(process))))
     with pytest.raises(KeyboardInterrupt):
         run("softmax", [CASE], ["torch.eager"], "cpu", 60.0)
-    assert ended in ([-15], [-9])
-    assert not [process for process in multiprocessing.active_children() if not process.daemon]
+    ((pid, code),) = ended
+    assert code in (-15, -9)
+    assert not processes.running(pid)
 
 
 def test_a_mistake_in_the_command_is_told() -> None:

@@ -56,13 +56,13 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch) ->
         """The labels of those whose workers are asked; every row gets its kernels."""
         asked: list[str] = []
         worker = mock.Mock(ask=lambda *_, **__: {"kernels": [encode(KERNEL)], "own": ["some_kernel"]})
-        crew = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
-        context = mock.MagicMock(op=OP, crew=crew, device=torch.device("cuda"))
+        pool = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
+        context = mock.MagicMock(op=OP, pool=pool, device=torch.device("cuda"))
         rows = [mock.Mock(impl=impl) for impl in impls]
         found = dict(profile_case(context, CASE, rows, mock.MagicMock(), last=True))
         assert found.keys() == set(labels)
         assert found["cupy.scalar"] == (KERNEL,)
-        assert {call.args[0].label for call in crew.dismiss.call_args_list} == set(labels)
+        assert {call.args[0].label for call in pool.dismiss.call_args_list} == set(labels)
         return sorted(asked)
 
     assert profiled() == sorted(labels)

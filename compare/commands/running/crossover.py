@@ -15,7 +15,7 @@ from compare.report import crossings, csv_file, terminal
 from compare.report.progress import of_run
 from compare.report.steps import Steps
 from compare.spec import UsageError
-from compare.worker.pool import Crew
+from compare.worker.pool import WorkerPool
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
     else:
         memory_bytes = machine.environment(device).memory_bytes
         with (
-            Crew(op, device, options.timeout_s) as crew,  # one for all sizes
+            WorkerPool(op, device, options.timeout_s) as pool,  # one for all sizes
             of_run(op.name, told) as progress,
         ):
             found = crossover.find(
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
                 base,
                 options,
                 memory_bytes,
-                lambda asked: driver.run(op, asked, progress, crew=crew),
+                lambda asked: driver.run(op, asked, progress, pool=pool),
             )
     writes = outputs.writes(
         arguments,
