@@ -185,21 +185,27 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+_FOLDERS = {
+    "TMPDIR": "tmp",
+    "XDG_CACHE_HOME": "cache",
+    "COMPARE_CACHE_DIR": "compare",
+    "TRITON_CACHE_DIR": "triton",
+    "TRITON_DUMP_DIR": "triton-dump",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUPY_CACHE_DIR": "cupy",
+    "CUDA_CACHE_PATH": "cuda",
+}
+
+
 def environment(private: Path) -> dict[str, str]:
     """Variables that send what compilers and libraries write into the private folder."""
     shared = os.environ.get("COMPARE_CACHE_DIR") or str(Path.home() / ".cache" / "gpu-three-ways")
-    folders = {
-        "TMPDIR": "tmp",
-        "XDG_CACHE_HOME": "cache",
-        "COMPARE_CACHE_DIR": "compare",
-        "TRITON_CACHE_DIR": "triton",
-        "TRITON_DUMP_DIR": "triton-dump",
-        "TORCHINDUCTOR_CACHE_DIR": "inductor",
-        "CUPY_CACHE_DIR": "cupy",
-        "CUDA_CACHE_PATH": "cuda",
+    folders = {name: str(private / folder) for name, folder in _FOLDERS.items()}
+    # cupy 14.2 reads CUPY_CACHE_DIR when it is imported, and that was before the isolation.
+    return folders | {
+        "CUPY_CACHE_IN_MEMORY": "1",
+        "COMPARE_CACHE_SHARED": os.environ.get("COMPARE_CACHE_SHARED", shared),
     }
-    found = {name: str(private / folder) for name, folder in folders.items()}
-    return found | {"COMPARE_CACHE_SHARED": os.environ.get("COMPARE_CACHE_SHARED", shared)}
 
 
 # --------------------------------------------------------------------------- inside
@@ -221,15 +227,10 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
     """
     if isolation.namespaces:
         _into_namespaces(private, lifeline, gpu=gpu)
-    inner = environment(private)
-    for name, folder in inner.items():
-        if name != "COMPARE_CACHE_SHARED":
-            Path(folder).mkdir()
-    os.environ.update(inner)
+    for folder in _FOLDERS.values():
+        (private / folder).mkdir()
+    os.environ.update(environment(private))
     tempfile.tempdir = None
-    compiler: Any = sys.modules.get("cupy.cuda.compiler")
-    if hasattr(compiler, "_kernel_cache_backend"):  # cupy 14.2 reads CUPY_CACHE_DIR once, when it is imported
-        compiler._set_kernel_cache_backend(type(compiler._kernel_cache_backend)())
     sys.dont_write_bytecode = True
     if isolation.landlock:
         _into_landlock(isolation.landlock, private, gpu=gpu or isolation.namespaces)
