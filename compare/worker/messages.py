@@ -317,9 +317,9 @@ def read_answer(message: bytes, request: WorkerRequest[Any]) -> Answer:
         ValueError: it is no JSON, larger or deeper than any honest one, or of another form.
     """
     answer = msgspec.convert(read_json(message), Answer)
-    if answer.raised is not None:
-        return answer
-    value = msgspec.convert(answer.value, answer_type(type(request)))
+    value = None
+    if answer.raised is None:
+        value = msgspec.convert(answer.value, answer_type(type(request)))
     return msgspec.structs.replace(answer, value=value)
 
 
