@@ -67,7 +67,7 @@ class Forked:
 
     def __init__(self, status: int) -> None:
         self._status = status
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         """Callers and shutdown may both wait for its end, in two threads."""
         self._pid: int | None = None
         self._code: int | None = None
@@ -79,12 +79,13 @@ class Forked:
         Raises:
             OSError: the server was killed.
         """
-        with self._lock:
-            if self._pid is None and self._code is None:
-                self._pid = self._number()
-            if self._pid is None:
-                raise OSError("the server of worker processes was killed")
-            return self._pid
+        if self._pid is None:
+            with self._lock:
+                if self._pid is None and self._code is None:
+                    self._pid = self._number()
+        if self._pid is None:
+            raise OSError("the server of worker processes was killed")
+        return self._pid
 
     def _number(self) -> int | None:
         """The next number in the pipe; None: the server was killed."""
@@ -93,14 +94,15 @@ class Forked:
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code, negative if a signal killed it; None if it still runs after ``seconds``."""
-        with self._lock:
-            if self._pid is None and self._code is None:
-                self._pid = self._number()
-            if self._code is None and readable(self._status, seconds):
-                code = self._number()
-                self._code = _UNKNOWN if code is None else code
-                os.close(self._status)
-            return self._code
+        with suppress(OSError):
+            self.pid  # noqa: B018 - it comes first through the pipe
+        if self._code is None and readable(self._status, seconds):
+            with self._lock:
+                if self._code is None:
+                    code = self._number()
+                    self._code = _UNKNOWN if code is None else code
+                    os.close(self._status)
+        return self._code
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
@@ -320,6 +322,7 @@ def _run_command(order: RunCommand) -> None:
     words = [*order.words, "--device", order.device]
     decorated = os.environ.get("TRITON_INTERPRET", "")
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(registry.ROOT)
     os.environ.clear()
     os.environ.update(order.environment)
@@ -329,6 +332,5 @@ def _run_command(order: RunCommand) -> None:
     if decorated != wanted:  # the server's Triton is not the one that this device needs
         os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
     _running.clear()  # it starts a server of its own, as a new process does
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [sys.argv[0], *words]
     runpy.run_module("compare", run_name="__main__", alter_sys=True)
