@@ -96,10 +96,10 @@ class Worker:
         their_end, lifeline = os.pipe()
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
-        order = server.RunWorker(str(Path.cwd()), host_bytes)
+        order = server.Order(str(Path.cwd()), host_bytes)
         if self._private is not None:
             order = structs.replace(order, isolation=isolation.found(), private=str(self._private))
-        self._process = server.run_worker(order, theirs.fileno(), self._printed.fileno(), their_end)
+        self._process = server.fork(order, theirs.fileno(), self._printed.fileno(), their_end)
         theirs.close()
         os.close(their_end)
 

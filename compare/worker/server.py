@@ -10,7 +10,6 @@ import atexit
 import importlib
 import importlib.util
 import os
-import runpy
 import select
 import signal
 import socket
@@ -18,7 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,23 +38,13 @@ _UNKNOWN = 255
 """Exit code of a process whose server was killed."""
 
 
-class RunWorker(Struct, frozen=True, tag=True):
-    """Run `compare.worker.main.main`.  The descriptors are its first arguments."""
+class Order(Struct, frozen=True):
+    """How a worker runs."""
 
     cwd: str
     host_bytes: int | None
     isolation: Isolation | None = None
     private: str = ""
-
-
-class RunCommand(Struct, frozen=True, tag=True):
-    """Run ``python -m compare``."""
-
-    device: str
-    words: tuple[str, ...]
-    environment: dict[str, str]
-    stderr: str
-    """A file; stdout is not kept."""
 
 
 class Forked:
@@ -134,13 +123,12 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def start(ops: Sequence[str] = (), *, from_here: bool = False, commands: bool = False) -> None:
+def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
     """Start the server unless it is running.
 
     Args:
         ops: it imports their modules, if it is not running yet.
         from_here: fork it from this process, which has imported PyTorch and not used it.
-        commands: it imports what `run_command` needs, as well.
     """
     with _lock:
         interpreted = os.environ.get("TRITON_INTERPRET", "")
@@ -149,8 +137,7 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False, commands: bool = 
             _running.pop().channel.close()
         if _running:
             return
-        modules = [*_MODULES, *(registry.modules() if commands else ())]
-        modules += [module for op in ops for module in modules_of(op)]
+        modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
         ours, theirs = socket.socketpair()
         ended = _fork(theirs, modules) if from_here else _spawn(theirs, modules)
         theirs.close()
@@ -195,8 +182,8 @@ def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
     return lambda: os.waitpid(pid, os.WNOHANG) != (0, 0)
 
 
-def run_worker(order: RunWorker, connection: int, output: int, lifeline: int) -> Forked:
-    """Fork a worker; returns at once.
+def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
+    """Fork a process that runs `compare.worker.main.main`; returns at once.
 
     Args:
         order: how it runs.
@@ -204,27 +191,11 @@ def run_worker(order: RunWorker, connection: int, output: int, lifeline: int) ->
         output: file for its stdout and stderr.
         lifeline: the read end of a pipe that closes when the judge exits.
     """
-    return _order(order, (connection, output, lifeline))
-
-
-def run_command(device: str, words: Sequence[str], environment: Mapping[str, str], stderr: Path) -> Forked:
-    """Fork a process that runs ``python -m compare`` without importing PyTorch again.
-
-    Args:
-        device: as on the command line.
-        words: the rest of the command.
-        environment: its variables.
-        stderr: a file for its stderr; its stdout is not kept.
-    """
-    return _order(RunCommand(device, tuple(words), dict(environment), str(stderr)), ())
-
-
-def _order(order: RunWorker | RunCommand, descriptors: Sequence[int]) -> Forked:
     start()
     receiver, sender = os.pipe()
     try:
         with _lock:
-            _running[0].channel.send(msgspec.json.encode(order), (sender, *descriptors))
+            _running[0].channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
     finally:
         os.close(sender)
     return Forked(receiver)
@@ -295,20 +266,15 @@ def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        order = msgspec.json.decode(message, type=RunWorker | RunCommand)
+        order = msgspec.json.decode(message, type=Order)
         close_all_but(0, 1, 2, *descriptors)
-        if isinstance(order, RunCommand):
-            _run_command(order)
-        else:
-            from compare.worker.main import main  # it imports this module
+        from compare.worker.main import main  # start-up: the judge needs none of it
 
-            os.chdir(order.cwd)
-            box = None if order.isolation is None else (order.isolation, Path(order.private))
-            connection, output, lifeline = descriptors
-            main(connection, output, lifeline, order.host_bytes, box)
+        os.chdir(order.cwd)
+        box = None if order.isolation is None else (order.isolation, Path(order.private))
+        connection, output, lifeline = descriptors
+        main(connection, output, lifeline, order.host_bytes, box)
         code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -316,21 +282,3 @@ def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
             with suppress(Exception):
                 stream.flush()
         os._exit(code)
-
-
-def _run_command(order: RunCommand) -> None:
-    words = [*order.words, "--device", order.device]
-    decorated = os.environ.get("TRITON_INTERPRET", "")
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.chdir(registry.ROOT)
-    os.environ.clear()
-    os.environ.update(order.environment)
-    for path, descriptor in ((os.devnull, 1), (order.stderr, 2)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
-    wanted = "1" if likely_cpu(order.device) else order.environment.get("TRITON_INTERPRET", "")
-    if decorated != wanted:  # the server's Triton is not the one that this device needs
-        os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
-    _running.clear()  # it starts a server of its own, as a new process does
-    sys.argv = [sys.argv[0], *words]
-    runpy.run_module("compare", run_name="__main__", alter_sys=True)

@@ -62,8 +62,8 @@ def test_a_judge_that_is_gone_before_it_has_begun_is_no_error(tmp_path: Path) ->
     with (tmp_path / "printed").open("wb") as printed:
         for end in (lifeline, ours.detach()):
             os.close(end)
-        order = server.RunWorker(str(tmp_path), None)
-        process = server.run_worker(order, theirs.fileno(), printed.fileno(), their_end)
+        order = server.Order(str(tmp_path), None)
+        process = server.fork(order, theirs.fileno(), printed.fileno(), their_end)
     assert process.wait(30.0) is not None
     assert (tmp_path / "printed").read_text() == ""
     theirs.close()

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"submissions would run with all your rights: this machine offers no isolation ({why}). "
             "--unsafe marks them all the same"
         )
-    prepare(arguments.device, commands=True)
+    prepare(arguments.device)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:

@@ -47,7 +47,7 @@ def hint(word: str, number: str) -> int:
 def check(folder: Path, device: str, timeout_s: float) -> int:
     """Run the tests of every task that is started; no speed is shown."""
     done = work.read_folder(folder)
-    prepare(device, done.lab.ops, commands=True)
+    prepare(device, done.lab.ops)
     marks = marking.correctness(done, device, timeout_s, marked.say)
     if done.problem:
         print(done.problem, file=sys.stderr)
@@ -89,7 +89,7 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
             prediction.read(each, done.predictions[each.name])
         except ValueError as error:
             raise UsageError(f"{folder / work.ANSWERS}: {error}") from None
-    prepare(device, done.lab.ops, commands=True)
+    prepare(device, done.lab.ops)
     marked.say("measuring what was predicted")
     outcomes = prediction.outcomes(done.lab.prediction, done.predictions, done.lab.op, device, timeout_s)
     runs = [found for task in done.lab.task if (found := _task(done, task, device, timeout_s))]

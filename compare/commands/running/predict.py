@@ -19,7 +19,7 @@ from compare.worker.start import prepare
 
 def run(name: str, file: Path | None, device: str, timeout_s: float) -> int:
     """Ask, or read ``file``; measure, and show both side by side."""
-    prepare(device, [name], commands=True)
+    prepare(device, [name])
     asked = prediction.standard(registry.get_op(name))
     answers = _given(file, asked) if file else _typed(asked)
     marked.say(f"measuring {name}")
