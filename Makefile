@@ -50,7 +50,7 @@ else
   ENV :=
 endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
-	compare/toolchain/aot/program/*.[ch] tests/support/fake_cuda/*.c)
+	compare/aot/program/*.[ch] tests/support/fake_cuda/*.c)
 
 .PHONY: help install compare test test-quick test-rest test-all test-gpu test-triton lint style imports types format fuzz mutations \
 	docs handout gradescope clean
@@ -87,7 +87,7 @@ test-gpu: $(ENV)
 test-triton: $(TRITONS:%=test-triton-%)
 
 test-triton-%: .tritons/%/installed $(ENV)
-	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/toolchain/test_triton_versions*.py $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/pipeline/test_triton_versions*.py $(PYTEST_ARGS)
 
 lint: style imports types
 

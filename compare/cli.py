@@ -28,9 +28,8 @@ MODULES = {
     "lab": "compare.commands.lab",
     "predict": "compare.commands.predict",
     "grade": "compare.commands.grade",
-    "pipeline": "compare.toolchain.pipeline.command",
-    "aot": "compare.toolchain.aot.command",
-    "cache": "compare.toolchain.caches.command",
+    "pipeline": "compare.commands.pipeline",
+    "aot": "compare.commands.aot",
 }
 """By command: its module, whose ``main`` takes the words that follow the command."""
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import made_up
-from compare import commands, toolchain
+from compare import commands
 from compare.cli import MODULES, main
 from compare.code_size.count import Kernel, Launched
 from compare.records import archive
@@ -147,7 +147,6 @@ WORDS = st.sampled_from(
             "list",
             "diff",
             "map",
-            "cache",
             "pipeline",
             "aot",
             "new-op",
@@ -169,7 +168,7 @@ WORDS = st.sampled_from(
             "--similar",
         ),
         *("--case", "--only", "--arch", "--seed", "--budget", "--timeout", "--load", "--json", "--csv"),
-        *("--markdown", "--html", "--device", "--tune", "--stage", "--pass", "--layout", "--out", "--clear"),
+        *("--markdown", "--html", "--device", "--tune", "--stage", "--pass", "--caches", "--out"),
         *("--all", "--explain", "--details", "--sweep", "--matched", "--record", "--crossover", "--passes"),
         *(
             "--case=M=1,N=1,fp32",
@@ -216,17 +215,14 @@ WORK = (
         for name in ("compare", "crossover", "grade", "list_ops", "map", "new_op", "predict")
     ),
     *(f"compare.commands.running.lab.{name}" for name in ("check", "report", "start")),
-    *("compare.toolchain.aot.show.run", "compare.toolchain.caches.show.run"),
-    *("compare.toolchain.pipeline.show.run", "compare.toolchain.pipeline.apart.Apart"),
+    *("compare.commands.aot.build_and_show", "compare.commands.pipeline.open_and_show"),
     "compare.doctor.report",
 )
 """What the arguments are for: not done here."""
 
 # Imported before anything is patched: a module first imported later would keep what stands in its place.
-for package in (commands, toolchain):
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+for module in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}."):
+    importlib.import_module(module.name)
 
 
 @FUZZED

@@ -13,7 +13,7 @@ import pytest
 from compare.registry import ROOT
 
 PLACES = (
-    *("torch_impl", "triton_impl", "cuda_impl", "compare", "tools", "tests", "examples", "labs"),
+    *("torch_impl", "triton_impl", "cuda_impl", "compare", "ops", "tools", "tests", "examples", "labs"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "setup.py"),
 )
 """Folders and files that are checked."""

@@ -10,7 +10,7 @@ from compare.command_line import options
 from compare.spec import UsageError
 
 COMMANDS = (
-    *("list", "doctor", "diff", "pipeline", "aot", "cache"),
+    *("list", "doctor", "diff", "pipeline", "aot"),
     *("map", "show", "new-op", "lab", "predict", "grade"),
 )
 """Words that name no op; `compare.cli` has their modules."""
@@ -34,7 +34,6 @@ examples:
   python -m compare diff old.json new.json
   python -m compare pipeline vector_add --arch sm_90
   python -m compare aot vector_add --arch sm_90 --out programs/
-  python -m compare cache vector_add
   python -m compare map
   python -m compare show softmax
   python -m compare new-op squared
@@ -65,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="|".join(("OP", "all", *COMMANDS)),
         help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
         "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
-        "(pipeline), its kernels as programs without Python (aot), the compilers' caches (cache), the "
+        "(pipeline), its kernels as programs without Python (aot), the "
         "fastest way over all records (map), all that is on record of an op (show), the files of a new op "
         "(new-op), predictions before measurements (predict), or labs of a course (lab) and their marks "
         "(grade). COMMAND --help shows its options",

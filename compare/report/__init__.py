@@ -1,4 +1,4 @@
 """A `Comparison` as a screen, Markdown, CSV and HTML; `history`'s findings as tables.
 
-Imported by commands and by tools/docs; imports no command, no toolchain and not `compare.run`.
+Imported by commands and by tools/docs; imports no command and not `compare.run`.
 """

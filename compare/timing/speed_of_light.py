@@ -104,7 +104,7 @@ def impossible(case: CaseComparison, row: Row, l2_bytes: int | None) -> str | No
             if time_us is not None:
                 return (
                     f"impossible: {floor.against(name, time_us)}. It skips work, reuses a cached result, or "
-                    "works outside the timed stream"
+                    "leaves work to another stream"
                 )
     return None
 

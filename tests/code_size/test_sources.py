@@ -20,7 +20,7 @@ from rows import op_by_op
 @op_by_op
 def test_the_hash_covers_its_files(impl: Implementation) -> None:
     files = sources(impl)
-    assert registry.ROOT / "compare" / "ops" / f"{impl.op}.py" in files
+    assert registry.ROOT / "ops" / f"{impl.op}.py" in files
     own = {
         "torch": ["torch_impl"],
         "triton": ["triton_impl"],
@@ -37,9 +37,9 @@ def test_the_hash_covers_its_files(impl: Implementation) -> None:
 
 
 def test_the_hash_covers_what_an_op_takes_from_another() -> None:
-    of_ops = registry.ROOT / "compare" / "ops"
+    of_ops = registry.ROOT / "ops"
     for op in registry.op_names():
-        others = set(re.findall(r"(?m)^from compare\.ops\.(\w+) import", (of_ops / f"{op}.py").read_text()))
+        others = set(re.findall(r"(?m)^from ops\.(\w+) import", (of_ops / f"{op}.py").read_text()))
         for impl in registry.implementations(op):
             covered = {path.stem for path in sources(impl) if path.parent == of_ops}
             assert covered == {op, *others}, impl.label

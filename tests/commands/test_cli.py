@@ -46,7 +46,6 @@ def test_an_error_of_the_tool_is_one_line(monkeypatch: pytest.MonkeyPatch, compl
     ("arguments", "shows"),
     [
         (["map", "vector_add"], "vector_add"),
-        (["cache"], "TRITON_CACHE_DIR"),
         *(
             pytest.param([*words.split(), "--arch", "sm_80"], "sm_80", marks=pytest.mark.thorough)
             for words in (
@@ -150,7 +149,7 @@ def test_a_command_refuses_what_is_none_of_its_options(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["cache", "", "--clear"], "argument 2 is empty"),
+        (["map", "", "--all"], "argument 2 is empty"),
         (["pipeline", "softmax", "--stage", ""], "argument 4 is empty"),
         (["aot", "softmax", "--out="], "argument 3 is empty"),
         (["softmax", "--load", "a\x1b[2Jb.py"], "argument 3.*cannot be printed"),
@@ -177,7 +176,7 @@ def test_options_may_come_before_the_command(capsys: pytest.CaptureFixture[str])
     assert "layer_norm" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["vector_add"], ["list"], ["map"], ["cache"]], ids="_".join)
+@pytest.mark.parametrize("words", [["vector_add"], ["list"], ["map"]], ids="_".join)
 def test_a_python_without_the_packages_is_told_from_an_error(words: list[str]) -> None:
     """The likeliest mistake of all: the environment is not activated."""
     run = subprocess.run(

@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the project with a new op, ``cubed``."""
-    for folder in ("compare", "torch_impl", "triton_impl", "cuda_impl", "examples", "tests", "tools"):
+    for folder in ("compare", "ops", "torch_impl", "triton_impl", "cuda_impl", "examples", "tests", "tools"):
         ignored = shutil.ignore_patterns("__pycache__", "prebuilt")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     for file in ("pyproject.toml", ".gitignore"):

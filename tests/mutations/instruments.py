@@ -37,6 +37,7 @@ from mutations.worker import Job, Seen
 
 COPIED = (
     "compare",
+    "ops",
     "torch_impl",
     "triton_impl",
     "cuda_impl",

@@ -93,7 +93,7 @@ def test_triton_specialises_as_it_does_on_a_gpu(additions: list[KernelResources]
 COMPILED = """
 from triton.runtime.driver import driver
 from compare import registry
-from compare.toolchain.aot.plan import plan
+from compare.aot.plan import plan
 from compare.resources.compiler_process import compile_triton
 
 op = registry.get_op("vector_add")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPILING = ("aot", "cache", "pipeline")
+COMPILING = ("aot", "pipeline")
 """Commands that never run Triton's interpreter."""
 NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_|. outputs|of its kernel is a "
 """Reasons for an op's implementation not to become a program of one kernel."""

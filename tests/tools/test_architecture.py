@@ -25,7 +25,9 @@ def missing_in(text: str) -> list[str]:
     """Paths and modules of the project that a text names and the project lacks."""
     paths = re.findall(rf"(?<![\w/.<-])(?:{ROOMS})(?:/[\w.-]*\w)+/?(?![\w*<{{/])", text)
     modules = re.findall(r"(?<![\w.])(?:compare|tools)(?:\.[A-Za-z_]\w*)+", text)
-    return [path for path in paths if not (ROOT / path).exists()] + [m for m in modules if not is_there(m)]
+    folders = ROOT, ROOT / "docs"
+    lost = [path for path in paths if not any((folder / path).exists() for folder in folders)]
+    return lost + [m for m in modules if not is_there(m)]
 
 
 def is_there(name: str) -> bool:

@@ -1,5 +1,5 @@
 """SASS: disassembled, instruction by instruction, and grouped by what each does.
 
 Imported by `compare.resources`, for the instruction that a kernel multiplies with, and by
-`compare.toolchain.pipeline`, for all instructions.
+`compare.pipeline`, for all instructions.
 """

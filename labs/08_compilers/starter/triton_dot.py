@@ -22,7 +22,7 @@ def matmul_kernel(
         k_a, k_b = (begin + k)[None, :], (begin + k)[:, None]
         a = tl.load(a_ptr + m * K + k_a, mask=(m < M) & (k_a < K), other=0.0)
         b = tl.load(b_ptr + k_b * N + n, mask=(k_b < K) & (n < N), other=0.0)
-        # Step 2: which operands does tl.dot get, and what became of it? See "What became of tt.dot".
+        # Step 2: which operands does tl.dot get, and what became of it? See "matrix" in the instruction mix.
         # Step 3: give it operands that tensor cores multiply. Its sums are in fp32 anyhow.
         total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
     tl.store(c_ptr + m * N + n, total, mask=(m < M) & (n < N))

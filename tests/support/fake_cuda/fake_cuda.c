@@ -55,11 +55,6 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
     *device = ordinal;
     return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-    (void)attribute, (void)device;
-    *value = 232448;
-    return CUDA_SUCCESS;
-}
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     (void)device;
     *context = (CUcontext)&kept;
@@ -75,9 +70,6 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     *module = (CUmodule)image;
     return result_of("cuModuleLoadData");
 }
-CUresult cuModuleUnload(CUmodule module) {
-    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
     (void)module;
     snprintf(kernel_name, sizeof kernel_name, "%s", name);
@@ -86,10 +78,6 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     (void)attribute, (void)value;
-    return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
-    (void)config;
     return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {

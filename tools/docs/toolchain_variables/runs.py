@@ -19,7 +19,6 @@ from compare import registry
 from compare.capture import capture
 from compare.resources.compiler_process import compile_triton
 from compare.spec import CudaLaunch, TritonLaunch
-from compare.toolchain.caches.looking import cuda_kernels
 from cuda_impl import build, flags
 
 
@@ -92,7 +91,7 @@ def _cupy_error(name: str, arch: str) -> None:
 
 def _cupy_cache(name: str, arch: str) -> None:
     """What cupy's cache writes for a kernel of the op's: the machine code, and its source."""
-    kernel = sorted(cuda_kernels(name))[0]
+    kernel = _cuda_launch(name, arch).kernel.partition("<")[0]
     _compiler_cache.DiskKernelCacheBackend().save(
         f"{'0' * 40}.cubin", b"machine code", build.source_text(name)
     )
@@ -101,9 +100,7 @@ def _cupy_cache(name: str, arch: str) -> None:
 
 def _fat_binary(name: str, arch: str) -> None:
     """What nvcc's fat binary holds of a kernel of the op's: machine code, no PTX for a driver to compile."""
-    op = registry.get_op(name)
-    impl = registry.implementations(name, ["cupy.*"])[0]
-    (launch,) = (each for each in capture(impl, op, op.cases.default, arch) if isinstance(each, CudaLaunch))
+    launch = _cuda_launch(name, arch)
     tool = build.triton_nvidia() / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".fatbin") as file:
         file.write(build.fatbin(launch.source, launch.kernel, arch)[0])
@@ -111,6 +108,13 @@ def _fat_binary(name: str, arch: str) -> None:
         for option in ("-lelf", "-lptx"):
             done = subprocess.run([tool, option, file.name], capture_output=True, text=True, check=False)
             print((done.stdout + done.stderr).replace(Path(file.name).stem, "kernel").strip(), flush=True)
+
+
+def _cuda_launch(name: str, arch: str) -> CudaLaunch:
+    """The launch of an op's first CUDA implementation."""
+    op = registry.get_op(name)
+    impl = registry.implementations(name, ["cupy.*"])[0]
+    return next(each for each in capture(impl, op, op.cases.default, arch) if isinstance(each, CudaLaunch))
 
 
 RUNS: dict[str, Callable[[str, str], None]] = {

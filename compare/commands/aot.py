@@ -1,0 +1,100 @@
+"""``python -m compare aot OP``: programs without Python, built, run and shown."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare import registry
+from compare.command_line import options, outputs
+from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
+from compare.spec import Case, UsageError
+
+if TYPE_CHECKING:
+    from compare.aot.programs import ProgramReport
+
+_EPILOG = """\
+examples:
+  python -m compare aot vector_add --out programs/
+  python -m compare aot vector_add --arch sm_90 --out programs/
+  python -m compare aot softmax --only '*.onepass' --case M=64,N=781,fp16 --out programs/
+
+exit status:
+  0  every possible program was built; on a GPU, all that it can run are correct
+  1  a program's output is wrong
+  2  a mistake in the command, its files or the machine's setup
+  3  inconclusive: something failed to compile or to run, or no program is possible
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    found = options.parser(
+        "aot",
+        "An op's kernels as C programs that run without Python: built for any architecture, with or without "
+        "a GPU; where there is one, run, checked and timed.",
+        _EPILOG,
+    )
+    add = found.add_argument
+    add("op", metavar="OP", help="the op")
+    options.add_only(add)
+    options.add_arch(add, "build")
+    add(
+        "--case",
+        metavar="CASE",
+        help="sizes and dtype that the programs are for, e.g. M=4096,N=781,fp16 (default: a small one)",
+    )
+    add("--out", type=Path, metavar="DIR", required=True, help="where the programs go: DIR/OP/LABEL/ARCH/")
+    add("--json", type=Path, metavar="FILE", help="everything, samples included")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on what follows ``aot``.
+
+    Raises:
+        UsageError: the command asks for what does not exist, or a tool that every program needs is missing.
+    """
+    arguments = parser().parse_args(argv)
+    options.check_op(arguments.op)
+    archs = options.archs(arguments.arch)
+    out = outputs.made(arguments.out)
+    outputs.check({"--json": arguments.json})
+    os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
+    return build_and_show(arguments, archs, out)
+
+
+def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Path) -> int:
+    """Build the programs, run those that this GPU can, write and show the results; the exit status.
+
+    No ``archs``: what is compiled for here by default.
+    """
+    # Start-up: --help and mistakes need neither PyTorch nor Triton.
+    from compare.aot.plan import candidates
+    from compare.aot.programs import build_and_run
+    from compare.aot.screen import render
+    from compare.report import terminal
+
+    op = registry.get_op(arguments.op)
+    case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
+    impls = candidates(op, arguments.only)
+    if not impls:
+        raise UsageError(
+            f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "
+            "name a Triton or a CUDA implementation"
+        )
+    report = build_and_run(op, case, impls, archs, out)
+    outputs.beside(
+        lambda: terminal.put(lambda width: render(report, width)),
+        [lambda: outputs.write_json(arguments.json, report)],
+    )
+    return _exit_status(report)
+
+
+def _exit_status(report: ProgramReport) -> int:
+    if any(one.ran and not one.ran.agreement.passed for one in report.outcomes):
+        return FAILURE
+    built = any(one.program for one in report.outcomes)
+    return INCONCLUSIVE if any(one.failed for one in report.outcomes) or not built else SUCCESS

@@ -1,0 +1,205 @@
+"""``python -m compare pipeline OP``: compile stage by stage, write, show."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare import registry
+from compare.command_line import options, outputs
+from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
+from compare.spec import ROUTES, Options, UsageError
+
+if TYPE_CHECKING:
+    from compare.pipeline.records import Opened, OpenedOp, OpenRequest
+
+_EPILOG = """\
+examples:
+  python -m compare pipeline vector_add
+  python -m compare pipeline softmax --only triton.online --arch sm_90 --stage ttgir
+  python -m compare pipeline softmax --only triton.online --arch sm_90 --passes
+  python -m compare pipeline softmax --only triton.online --arch sm_90 --pass tritongpu-coalesce
+  python -m compare pipeline vector_add --only '*.vectorized' --arch sm_90 --source-map
+  python -m compare pipeline vector_add --arch sm_90 --caches
+  python -m compare pipeline vector_add --out stages/
+  python -m compare pipeline softmax --arch sm_90 --html softmax.html
+
+exit status:
+  0  everything that can be compiled here passed every stage
+  1  a kernel failed at a stage
+  2  a mistake in the command, its files or the machine's setup
+  3  nothing could be compiled here
+"""
+
+_SHOWN = ("stage", "passes", "pass_name", "source_map", "caches")
+"""Options that show something in place of the overview."""
+
+_SUFFIXES = {
+    "host-preprocessed": "host.ii",
+    "preprocessed": "device.ii",
+    "cudafe": "cudafe1.cpp",
+    "object": "o",
+    "library": "so",
+    "llir": "ll",
+    "frontend": "frontend.ttir",
+    "ast": "ast.txt",
+    "inductor": "inductor.py",
+}
+"""How the file of a stage ends, where that is not the stage's name."""
+
+
+def parser() -> argparse.ArgumentParser:
+    found = options.parser(
+        "pipeline",
+        "What each compiler makes of an op's kernels, stage by stage, for any architecture, with or without "
+        "a GPU.",
+        _EPILOG,
+    )
+    add = found.add_argument
+    add("op", metavar="OP", help="the op")
+    options.add_only(add)
+    options.add_arch(add, "compile")
+    add("--case", metavar="CASE", help="sizes and dtype, e.g. M=4096,N=781,fp16 (default: the op's own)")
+    options.add_load(add)
+    add(
+        "--timeout",
+        type=float,
+        default=Options.timeout_s,
+        metavar="SECONDS",
+        help="with --load, most time for loading a file, and for compiling one kernel by Triton "
+        f"(default: {Options.timeout_s:.0f})",
+    )
+    add = found.add_argument_group("what is shown, in place of the overview").add_argument
+    add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
+    add("--passes", action="store_true", help="Triton: every MLIR pass, and which changed the module")
+    add("--pass", dest="pass_name", metavar="NAME", help="Triton: what this MLIR pass changed")
+    add("--source-map", action="store_true", help="each source line beside the PTX and SASS it became")
+    add("--caches", action="store_true", help="what each compiler keeps on disk, and what its key is made of")
+    add = found.add_argument_group("what is written, beside the screen").add_argument
+    add("--out", type=Path, metavar="DIR", help="every stage as a file")
+    add("--json", type=Path, metavar="FILE", help="everything")
+    add(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="one page that needs no network: source beside SASS, then every stage",
+    )
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on what follows ``pipeline``.
+
+    Raises:
+        UsageError: the command asks for what does not exist.
+    """
+    arguments = parser().parse_args(argv)
+    if sum(bool(getattr(arguments, name)) for name in _SHOWN) > 1:
+        raise UsageError("--stage, --passes, --pass, --source-map and --caches exclude each other; give one")
+    options.check_timeout(arguments.timeout)
+    if not arguments.load:
+        options.check_op(arguments.op)
+    request = _request(arguments, options.archs(arguments.arch))
+    outputs.check({"--json": arguments.json, "--html": arguments.html})
+    if arguments.out:
+        outputs.made(arguments.out)
+    os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
+    return open_and_show(arguments, request)
+
+
+def _request(arguments: argparse.Namespace, archs: tuple[str, ...]) -> OpenRequest:
+    from compare.pipeline.records import OpenRequest
+
+    passes = arguments.passes or bool(arguments.pass_name)
+    return OpenRequest(
+        op=arguments.op,
+        load=tuple(str(Path(path).absolute()) for path in arguments.load),
+        only=tuple(arguments.only),
+        case=arguments.case or "",
+        archs=archs,
+        dump=passes or bool(arguments.html),
+        triton_only=passes,
+    )
+
+
+def open_and_show(arguments: argparse.Namespace, request: OpenRequest) -> int:
+    """Compile, users' files in an isolated process; write and show; the exit status."""
+    # Start-up: --help and mistakes need neither PyTorch nor Triton.
+    if not request.load:
+        from compare.pipeline.opening import open_op
+
+        return _show(arguments, lambda: open_op(request))
+    from compare.pipeline import isolated
+
+    with isolated.started(request, arguments.timeout) as result:
+        return _show(arguments, result)
+
+
+def _show(arguments: argparse.Namespace, result: Callable[[], OpenedOp]) -> int:
+    # With --load these are imported while the other process imports the same.
+    from compare.pipeline import screen
+    from compare.pipeline.caches import with_entries
+    from compare.pipeline.opening import select
+
+    stage = select(arguments.stage) if arguments.stage else ""
+    of_op = result()
+    opened = with_entries(of_op.opened)
+    dump = arguments.passes or bool(arguments.pass_name)
+    if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
+        raise UsageError("the passes that this Triton prints cannot be read here; please report it")
+    if arguments.pass_name:
+        names = list(dict.fromkeys(one_pass.name for one in opened for one_pass in one.passes))
+        if arguments.pass_name not in names and names:
+            raise UsageError(registry.unknown("pass", arguments.pass_name, names))
+    if stage and not any(one.stage(stage) or one.failure for one in opened):
+        raise _no_such_stage(opened, stage)
+    shown = next((name for name in _SHOWN if getattr(arguments, name)), "overview")
+    writes = _writes(opened, of_op.signature, arguments)
+    outputs.beside(
+        lambda: screen.put(opened, of_op.signature, shown, stage or arguments.pass_name or ""), writes
+    )
+    if any(one.failure for one in opened):
+        return FAILURE
+    return SUCCESS if any(one.stages for one in opened) else INCONCLUSIVE
+
+
+def _no_such_stage(opened: Sequence[Opened], stage: str) -> UsageError:
+    names = dict.fromkeys(each.name for one in opened for each in one.stages)
+    labels = ", ".join(dict.fromkeys(one.label for one in opened))
+    reasons = "; ".join(dict.fromkeys(one.unavailable for one in opened if one.unavailable))
+    why = f"there are {', '.join(names)}" if names else reasons
+    return UsageError(f"--stage {stage}: {labels} has no such stage; {why}")
+
+
+def _writes(
+    opened: Sequence[Opened], signature: str, arguments: argparse.Namespace
+) -> Iterator[Callable[[], None]]:
+    from compare.pipeline import page
+    from compare.pipeline.records import as_data
+
+    if arguments.json:
+        yield lambda: outputs.write_json(arguments.json, [as_data(one) for one in opened])
+    if arguments.html:
+        yield lambda: outputs.write(arguments.html, page.render(opened, signature))
+    if arguments.out:
+        yield lambda: _write_stages(arguments.out, opened)
+
+
+def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
+    """As ``DIR/triton.online/sm_90/softmax_online_kernel/3-kernel.ttir``."""
+    try:
+        for one in opened:
+            kernel = re.sub(r"\W+", "_", one.kernel).strip("_")
+            folder = out / one.label / one.arch / kernel
+            for count, stage in enumerate(one.stages):
+                folder.mkdir(parents=True, exist_ok=True)
+                suffix = _SUFFIXES.get(stage.name, stage.name)
+                if stage.name == "source":
+                    suffix = "cuh" if one.label.startswith(ROUTES) else "py"
+                (folder / f"{count}-kernel.{suffix}").write_bytes(stage.content)
+    except OSError as error:
+        raise UsageError(f"--out {out}: could not be written: {error}") from None

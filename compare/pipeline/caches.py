@@ -1,0 +1,127 @@
+"""What compilers keep of a kernel on disk: where, under which key, and what the key is a hash of."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compare.pipeline.records import CacheEntry, Opened
+from cuda_impl import build
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder in which a compiler keeps what it made."""
+
+    variable: str
+    """The environment variable that sets the folder."""
+    usual: str
+    """The folder where it is not set."""
+    made_of: str = ""
+    """What a key is a hash of; empty: unknown, or said of each entry."""
+
+    @property
+    def folder(self) -> Path:
+        """It need not exist."""
+        return Path(os.environ.get(self.variable) or self.usual).expanduser()
+
+    def size(self) -> tuple[int, int]:
+        """The files in it, and their bytes."""
+        paths = [Path(parent, name) for parent, _, names in os.walk(self.folder) for name in names]
+        sizes = [path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()]
+        return len(sizes), sum(sizes)
+
+
+@functools.cache
+def caches() -> dict[str, Cache]:
+    """Every cache that a comparison may meet, by whose it is."""
+    try:
+        user = re.sub(r"[^\w.-]", "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return {
+        "Triton": Cache("TRITON_CACHE_DIR", f"{os.environ.get('TRITON_HOME') or '~'}/.triton/cache"),
+        "cupy": Cache(
+            "CUPY_CACHE_DIR",
+            "~/.cupy/kernel_cache",
+            "the source's text, which includes headers by name only; all options, among them the "
+            "architecture and a hash of those headers; NVRTC's version and cupy's; the names of the kernels",
+        ),
+        "torch.compile": Cache("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{user}"),
+        "CUDA driver": Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache"),
+        "this project": Cache(
+            "COMPARE_CACHE_DIR",
+            "~/.cache/gpu-three-ways",
+            "the text, and that of all it includes; the compiler's path, size and date, or NVRTC's version; "
+            "all flags; of a module pybind11's version",
+        ),
+    }
+
+
+def with_entries(opened: Sequence[Opened]) -> list[Opened]:
+    """The same kernels, each with what is kept of it; of Triton's, also where nothing is kept yet."""
+    compiled = [*caches()["cupy"].folder.glob("*.cubin"), *caches()["this project"].folder.glob("nv*-*")]
+    held = {file: kernels_in(file.read_bytes()) for file in sorted(compiled) if file.is_file()}
+    return [replace(one, cached=(*_of_triton(one), *_of_cuda(one, held))) for one in opened]
+
+
+def kernels_in(image: bytes) -> set[str]:
+    """The mangled names of the kernels in a file with machine code, as its sections' names say."""
+    return {name.decode() for name in re.findall(rb"\.text\.(\w+)", image)}
+
+
+def _of_triton(one: Opened) -> Iterator[CacheEntry]:
+    if re.fullmatch(r"[A-Z2-7]{20,}", one.cache_key) and one.kernel.isidentifier():
+        folder = caches()["Triton"].folder
+        yield _entry("Triton", "kernel", folder / one.cache_key, one.cache_key, one.key_parts)
+        for file in sorted(folder.glob(f"*/{one.kernel}.json")):
+            if file.parent.name != one.cache_key:
+                what = "kernel for other sizes, options or sources"
+                yield _entry("Triton", what, file.parent, file.parent.name)
+
+
+def _of_cuda(one: Opened, held: Mapping[Path, set[str]]) -> Iterator[CacheEntry]:
+    """Files that hold the kernel - cupy's for any architecture: it keeps no record - and what we built."""
+    tool = {"cupy": "nvrtc", "pybind": "nvcc"}.get(one.label.partition(".")[0])
+    cubin, name = one.stage("cubin"), one.kernel.partition("<")[0]
+    if tool is None or cubin is None or not name.isidentifier():
+        return
+    own = {mangled for mangled in kernels_in(cubin.content) if name in mangled}
+    ours = caches()["this project"].folder
+    for file, names in held.items():
+        if names & own and tool == "nvrtc" and file.parent != ours:
+            yield _entry("cupy", "kernel", file, file.stem)
+        elif names & own and file.name.startswith(f"{tool}-{one.arch}-"):
+            yield _entry("this project", f"kernel by {tool} for {one.arch}", file)
+    for file in sorted(ours.glob(f"{name}*-*.so")):
+        yield _entry("this project", "host build of the kernel", file)
+    for file in sorted(ours.glob(f"{one.op}-*-*.so")) if tool == "nvcc" else ():
+        target = re.sub(r"-[0-9a-f]{20}\..*", "", file.name.removeprefix(f"{one.op}-"))
+        if target.startswith(("host", one.arch)):
+            what = f"pybind11 module for {target}{_in_use(one.op, target, file.name)}"
+            yield _entry("this project", what, file)
+
+
+@functools.cache
+def _in_use(op: str, target: str, file: str) -> str:
+    """Whether today's sources give the module this name; unknown where a compiler is missing."""
+    with suppress(build.BuildError, OSError):
+        return ", the one in use" if build.module_name(op, target) == file else ", of older sources"
+    return ""
+
+
+def _entry(
+    cache: str, what: str, place: Path, key: str = "", made_of: Mapping[str, str] | None = None
+) -> CacheEntry:
+    if not key and (found := re.search(r"[0-9a-f]{20}", place.name)):
+        key = found[0]
+    files = [place] if place.is_file() else sorted(place.glob("*"))
+    sizes = {file.name: file.stat().st_size for file in files if file.is_file()}
+    return CacheEntry(cache, what, key, str(place), sizes, made_of or {})

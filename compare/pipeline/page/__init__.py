@@ -1,0 +1,139 @@
+"""An op's kernels, opened up, as one self-contained HTML page.
+
+The texts are compressed JSON, because ten kernels for three architectures are megabytes; the page's script
+unpacks them into columns. Its Content-Security-Policy forbids every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+
+from compare.pipeline import highlight, passes
+from compare.pipeline.differences import differences
+from compare.pipeline.records import CompilerStage, Opened, Pass
+from compare.pipeline.screen import cached, reasons, shortened
+from compare.pipeline.tracing import Traced, traced
+from compare.report.html.sources import class_of
+from compare.report.terminal import PROSE_WIDTH
+from compare.resources.sass.instruction_mix import in_order, kinds
+
+_HERE = Path(__file__).parent
+_MOST_DIFF_LINES = 400
+"""Of one pass; the lowering to LLVM rewrites everything."""
+
+
+def render(opened: Sequence[Opened], signature: str) -> str:
+    """The page of one op and one case, with the passes."""
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, keep_trailing_newline=True)
+    data = json.dumps(_data(opened), separators=(",", ":"), ensure_ascii=False)
+    packed = base64.b64encode(gzip.compress(data.encode(), 9, mtime=0)).decode()
+    return environment.get_template("page.html").render(
+        op=opened[0].op,
+        case=opened[0].case,
+        signature=signature,
+        archs=list(dict.fromkeys(one.arch for one in opened)),
+        reasons=reasons(opened),
+        differences=differences(opened),
+        caches=[(one, "\n".join(cached(entry, PROSE_WIDTH) for entry in one.cached)) for one in opened],
+        css=(_HERE / "page.css").read_text(),
+        script=(_HERE / "page.js").read_text(),
+        packed=packed,
+    )
+
+
+class _Texts:
+    """Each text once, however many kernels and architectures share it."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def number(self, lines: Sequence[Traced], language: str) -> int:
+        key = (tuple(lines), language)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.kept)
+            text = "\n".join(line.text for line in lines)
+            numbers = [list(line.lines) for line in lines]
+            self.kept.append({"text": text, "lines": numbers, "colours": _colours(text, language)})
+        return self._numbers[key]
+
+
+def _data(opened: Sequence[Opened]) -> dict[str, Any]:
+    texts = _Texts()
+    kernels = [_kernel(one, texts) for one in opened if one.stages]
+    order = in_order(name for kernel in kernels for name in kernel["mix"])
+    return {"kernels": kernels, "texts": texts.kept, "kinds": order}
+
+
+def _kernel(one: Opened, texts: _Texts) -> dict[str, Any]:
+    source = one.stage("source")
+    return {
+        "way": one.label.partition(".")[0],
+        "label": one.label,
+        "kernel": one.kernel,
+        "arch": one.arch,
+        "file": shortened(source.file) if source and source.file else "source",
+        "first": _first_line(one, source) if source else 1,
+        "failure": asdict(one.failure) if one.failure else None,
+        "stages": [_stage(one, stage, texts) for stage in one.stages],
+        "mix": kinds(one.instructions),
+        "passes": [_pass(ran) for ran in one.passes],
+    }
+
+
+def _stage(one: Opened, stage: CompilerStage, texts: _Texts) -> dict[str, Any]:
+    lines = _whole_file(stage) or traced(one, stage)
+    return {
+        "name": stage.name,
+        "by": stage.made_by,
+        "ms": stage.took_ms,
+        "bytes": len(stage.content),
+        "text": texts.number(lines, highlight.language(one.label, stage.name)) if lines else None,
+    }
+
+
+def _first_line(one: Opened, source: CompilerStage) -> int:
+    """Of the kernel in its file."""
+    name = re.escape(one.kernel.partition("<")[0])
+    found = (i for i, row in enumerate(source.text.splitlines()) if re.search(rf"\b{name}\s*\(", row))
+    return source.first_line + next(found, 0)
+
+
+def _whole_file(stage: CompilerStage) -> list[Traced]:
+    """The whole source file: a kernel's helpers are often in it."""
+    try:
+        rows = Path(stage.file).read_text(encoding="utf-8").splitlines() if stage.name == "source" else []
+    except (OSError, ValueError):
+        rows = []
+    return [Traced(row, (number,)) for number, row in enumerate(rows, 1)]
+
+
+def _pass(ran: Pass) -> dict[str, Any]:
+    diff = passes.diff(ran).splitlines()[2:]
+    left_out = len(diff) - _MOST_DIFF_LINES
+    if left_out > 0:
+        diff = [*diff[:_MOST_DIFF_LINES], f"... and {left_out} more lines: --pass {ran.name} shows all"]
+    return {"name": ran.name, "stage": ran.stage, "changed": ran.changed, "diff": "\n".join(diff)}
+
+
+def _colours(text: str, language: str) -> str:
+    """Runs of characters of one colour, line by line: ``3k 5 2v``; empty: no colours."""
+    if not language:
+        return ""
+    lines: list[list[str]] = [[]]
+    for kind, value in highlight.lexer(language).get_tokens(text):
+        for count, part in enumerate(value.split("\n")):
+            if count:
+                lines.append([])
+            if part:
+                lines[-1].append(f"{len(part)}{class_of(kind)}")
+    return "\n".join(" ".join(line) for line in lines)
