@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from compare import registry
-from compare.records.encoding import encode
 from compare.resources import profiles
 from compare.resources.static import Request
 from compare.spec import Case, KernelResources
 from compare.stages.resources import profile_case
+from compare.worker.messages import Profile
 
 OP = registry.get_op("vector_add")
 CASE = Case.parse("N=4096,fp32", OP)
@@ -55,7 +55,7 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch) ->
     def profiled() -> list[str]:
         """The labels of those whose workers are asked; every row gets its kernels."""
         asked: list[str] = []
-        worker = mock.Mock(ask=lambda *_, **__: {"kernels": [encode(KERNEL)], "own": ["some_kernel"]})
+        worker = mock.Mock(ask=lambda *_: Profile((KERNEL,), ("some_kernel",)))
         pool = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
         context = mock.MagicMock(op=OP, pool=pool, device=torch.device("cuda"))
         rows = [mock.Mock(impl=impl) for impl in impls]
