@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -52,7 +51,7 @@ def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str
     launches: list[Launch] = []
     token, of_arch = _active.set(launches), captured_arch.set(arch)
     try:
-        with _triton_records(), mock.patch.object(torch, "empty_like", _empty_like):
+        with _triton_records(), _replaced(torch, "empty_like", _empty_like):
             run(*inputs)
     finally:
         _active.reset(token)
@@ -137,11 +136,22 @@ def _triton_records() -> Iterator[None]:
         return tune(self, *args, **kwargs)
 
     with (
-        mock.patch.object(JITFunction, "run", _record_triton),
-        mock.patch.object(InterpretedFunction, "run", _record_triton),
-        mock.patch.object(Autotuner, "run", autotuned),
+        _replaced(JITFunction, "run", _record_triton),
+        _replaced(InterpretedFunction, "run", _record_triton),
+        _replaced(Autotuner, "run", autotuned),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """For a while, a public function of a library is ``value``."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def _record_triton(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:

@@ -86,7 +86,7 @@ def implementation(
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
         emulated: whether the CPU build of kernels emulates the units of the architecture it requires.
         algorithm: its algorithm, in the same words as in the implementations that share it.  Reports say "the
-            same algorithm" of two that declare the same and whose kernels have the same steps.
+            same algorithm" of two that declare the same.
         tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
             function has a keyword-only parameter of that name, with what it runs with otherwise as its
             default; it may do without for what has one value only.

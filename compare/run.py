@@ -129,7 +129,7 @@ def run(
         hashes = {impl.label: source_hash(impl) for impl in impls}
         counting = Counting(impls, pool)
         context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, tried)
-        compilation = Compilation.begin(context, counting)
+        compilation = Compilation.begin(context)
         interrupted = True
         try:
             for step in steps:
@@ -142,7 +142,7 @@ def run(
         finally:
             compilation.stop()
             meter.say("counting lines of code")
-            counting.finish(interrupted=interrupted)
+            counting.finish()
         meter.say("ending the workers")
     meter.say("looking at this machine again")
     return Comparison(

@@ -690,11 +690,11 @@ class CodeSize:
     algorithm: str = ""
     """As declared."""
     steps: tuple[str, ...] = ()
-    """Reads, reductions, products and writes of its kernels in order, as found in the code."""
+    """In older records only."""
 
     def has_algorithm_of(self, other: CodeSize) -> bool:
-        """Whether both declare the same algorithm, and their kernels have the same steps."""
-        return bool(self.algorithm) and (self.algorithm, self.steps) == (other.algorithm, other.steps)
+        """Whether both declare the same algorithm."""
+        return bool(self.algorithm) and self.algorithm == other.algorithm
 
     @property
     def own(self) -> RoleSize:

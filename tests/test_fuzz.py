@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 import made_up
 from compare import commands
 from compare.cli import MODULES, main
-from compare.code_size.count import Kernel, Launched
+from compare.code_size.count import CountedKernel, Launched
 from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import Tuning
@@ -263,7 +263,7 @@ ANSWERS: tuple[tuple[messages.WorkerRequest[Any], Any], ...] = (
     ),
     (messages.CheckCall((), {}, {}, 7), messages.Called(None, ("y",), True, None, (), True)),
     (messages.FindKernels((), {}), messages.Profile(made_up.rows()[1].resources, ("k",))),
-    (messages.FindLaunched(), Launched((Kernel("k"),))),
+    (messages.FindLaunched(), Launched((CountedKernel("k"),))),
     (messages.Compile((), "sm_90"), (b"code",)),
     (messages.CallAgain(), "torch.float32"),
     (messages.Warm(0, "graph", 3), Reading(1.0, 2.0)),

@@ -6,6 +6,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compare.aot.kernel_code import KernelCode, compiled
 from compare.aot.plan import Pointer, ProgramPlan
@@ -86,7 +87,7 @@ def _handed(plan: ProgramPlan, name: str) -> str:
     if isinstance(argument, Pointer):
         offset = f" + {argument.offset_bytes}" if argument.offset_bytes else ""
         return f"memory[{argument.memory}]{offset}"
-    value = argument if isinstance(argument, int | float) else argument.item()
+    value: Any = argument if isinstance(argument, int | float) else argument.item()
     if isinstance(value, float):
         return value.hex()
     return f"{int(value)}{'LL' if abs(value) >= 1 << 31 else ''}"

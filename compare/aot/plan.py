@@ -102,8 +102,8 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> ProgramPlan:
     if not launches:
         raise NotImplementedError(f"it launches nothing on {case}; give a case with elements")
     if len(launches) > 1:
-        names = ", ".join(_name_of(launch) for launch in launches)
-        raise NotImplementedError(f"it launches {len(launches)} kernels ({names}), and the program has one")
+        kernels = ", ".join(_name_of(launch) for launch in launches)
+        raise NotImplementedError(f"it launches {len(launches)} kernels ({kernels}), and the program has one")
     if helpers.used:
         called = ", ".join(helpers.used)
         raise NotImplementedError(
@@ -120,7 +120,11 @@ def _arguments(launch: Launch, addresses: _Addresses, tensors: Sequence[torch.Te
     """Of CUDA named by their number: the C++ parameters' names are not known here."""
     owners = [addresses.number(x) for x in tensors]
     cuda = isinstance(launch, CudaLaunch)
-    given = {f"arg{i}": each for i, each in enumerate(launch.arguments)} if cuda else launch.arguments
+    given: dict[str, Any] = (
+        {f"arg{i}": each for i, each in enumerate(launch.arguments)}
+        if isinstance(launch, CudaLaunch)
+        else launch.arguments
+    )
     found: dict[str, Argument] = {}
     for name, argument in given.items():
         if isinstance(argument, torch.Tensor):

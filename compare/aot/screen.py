@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from compare.aot.programs import ProgramOutcome, ProgramReport
+from compare.report import terminal
 from compare.report.tables import Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 from compare.spec import Estimate
@@ -19,6 +20,11 @@ _RAN_LEGEND = (
     "files. launch: host time of one launch, of many in a row. graph: the same as a CUDA graph. brackets: "
     "95% interval of a median, and of fewer than six samples their range."
 )
+
+
+def put(report: ProgramReport) -> None:
+    """Print it."""
+    terminal.put(lambda width: render(report, width))
 
 
 def render(report: ProgramReport, width: int) -> str:

@@ -12,9 +12,8 @@ What counts for an implementation is what one call on the op's default case reac
 * shared: what it reaches in the project's other files;
 * binding: the variant's own statement in ``PYBIND11_MODULE``; the module without those once for the op.
 
-Of CUDA kernels NVRTC says which overloads and specialisations one template instance calls.  Host code and
-Triton are followed by name.  Left out: comments, docstrings, blank lines, imports and includes, the
-registration, kernels that only other cases launch, and the tools that serve every op: the ``compare`` package
-and the code that compiles and loads CUDA, with pybind's ``tensor.h``.  One lexer, Pygments, counts both
-languages.
+All code is followed by name; of several C++ overloads `compare.code_size.cpp` says which one counts.  Left
+out: comments, docstrings, blank lines, imports and includes, the registration, kernels that only other cases
+launch, and the tools that serve every op: the ``compare`` package and the code that compiles and loads CUDA,
+with pybind's ``tensor.h``.  One lexer, Pygments, counts both languages.
 """

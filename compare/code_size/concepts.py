@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compare.code_size.pieces import Piece, bare
+from compare.code_size.pieces import CodePiece, bare
 
 CONCEPTS: dict[str, dict[str, str]] = {
     "programs": {"python": r"\b[tg]l\.program_id\b"},
@@ -57,7 +57,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
 """Each concept's patterns by language, from common to rare concepts."""
 
 
-def concepts_of(pieces: Iterable[Piece]) -> tuple[str, ...]:
+def concepts_of(pieces: Iterable[CodePiece]) -> tuple[str, ...]:
     """The concepts that any piece uses, in the table's order."""
     code = {"python": "", "cuda": ""}
     for piece in dict.fromkeys(pieces):

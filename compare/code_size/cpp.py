@@ -1,177 +1,118 @@
 """CUDA and C++ files split into top-level declarations, and those that a kernel or a function reaches.
 
-Of a kernel the compiler says which functions it reaches: NVRTC's debug information names the lines of every
-function in the machine code of one template instance, and every type.  So of several overloads or
-specialisations only those that are called count.  What has no machine code, such as macros, types and
-constants, is found by name.  Host code is followed by name alone: there all overloads of a name count.
+A syntax tree gives the names that a declaration uses, and how many arguments a call has.  Of several
+overloads or specialisations of a name one counts: it takes that many arguments, is in the file that is
+nearest by includes, is no specialisation, and is the shortest.  The compiler may choose another by types.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pygments.token import String
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
 
-from compare.code_size.pieces import Piece, is_comment, is_directive, lexed
-from compare.code_size.sources import KERNELS, with_includes
-from compare.code_size.steps import of_ptx
-from cuda_impl import build, flags
+from compare.code_size.pieces import CodePiece, size
+from compare.code_size.sources import KERNELS, include_depths, with_includes
+from cuda_impl import build
 
 _TOOLS = ("tensor.h",)
-_ATTRIBUTE = re.compile(r"\b(__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
-_TYPE = re.compile(r"\s*(?:struct|class|union|enum(?:\s+class)?)\s+(\w+)")
-_SPECIALISATION = re.compile(
-    r"\s*template\s*<([^{}()]*?)>\s*(?:struct|class|union)\s+(\w+)\s*<(.*?)>\s*(?::[^:{]*)?\{", re.DOTALL
+_PARSER = Parser(Language(tree_sitter_cuda.language()))
+_MACRO = re.compile(rb"\b(?:__\w+__|alignas|[A-Z_]{3,})\s*\((?:[^()]|\([^()]*\))*\)(?=\s+[\w:]+\s*[^\s;])")
+"""An attribute or macro before a declaration: the parser, which expands no macro, would not take it."""
+_HOST_BUILD = re.compile(rb"#\s*(?:ifdef\s+|(?:el)?if\s+defined\()HOST_BUILD\b")
+_OPENED = (
+    *("namespace_definition", "linkage_specification", "declaration_list", "ERROR"),
+    *("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif"),
 )
-_OTHER_NAMES = (
-    re.compile(r"\s*#\s*define\s+(\w+)"),
-    re.compile(r"\s*using\s+(\w+)\s*="),
-    re.compile(r".*?\b(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=|;|\{|$)", re.DOTALL),
+_DECLARATIONS = (
+    *("function_definition", "template_declaration", "declaration", "alias_declaration", "type_definition"),
+    *("struct_specifier", "class_specifier", "union_specifier", "enum_specifier"),
+    *("preproc_def", "preproc_function_def"),
 )
+_NAMES = ("identifier", "type_identifier", "operator_name")
+_AROUND_NAME = ("qualified_identifier", "template_function")
+_SPECIALISED = ("template_function", "template_type")
+_LOCAL = ("parameter_declaration", "optional_parameter_declaration", "declaration", "for_range_loop")
+_MANY = 1000
+"""More arguments than a call has."""
 
 
 @dataclass(frozen=True)
-class Instance:
-    """What the compiled code of one kernel rests on."""
+class Use:
+    """A name in a declaration's code."""
 
-    lines: dict[str, tuple[int, ...]]
-    """Lines of each file with code in it; the file is empty for CUDA text of a Python file."""
-    types: tuple[str, ...]
-    """Instances of class templates, ``Pack<__half,8>``."""
-    steps: tuple[str, ...] = ()
-    """As of `compare.code_size.steps`."""
+    name: str
+    arguments: int | None = None
+    """How many a call of it has; None where it is not called."""
 
 
-def compiled(source: str, name: str) -> Instance:
-    """The lines, types and steps of one template instance; the first two by NVRTC's debug information.
+@dataclass(frozen=True)
+class Declaration:
+    """A top-level function, type, constant or macro."""
 
-    For that nothing is optimised, so that no call is lost.  It takes half a second.
+    piece: CodePiece
+    names: tuple[str, ...]
+    uses: tuple[Use, ...] = ()
+    parameters: range | None = None
+    """The numbers of arguments that a function takes; None for all else."""
+    is_specialisation: bool = False
+    has_body: bool = False
+    """Whether it is a function's definition or a class: of several of one name, a use means one."""
 
-    Args:
-        source: an op's name or CUDA text.
-        name: the kernel as a C++ expression, ``softmax_online_kernel<float, 4, 2, 1024>``.
-
-    Raises:
-        BuildError: there is no NVRTC, or it refuses the source.
-    """
-    return _compiled(source, name, build.headers_digest(source))
-
-
-@functools.cache
-def _compiled(source: str, name: str, headers: str) -> Instance:
-    options = [
-        o for o in flags.nvrtc(_ARCH, build.cuda_include()) if not o.startswith(("-arch", "-lineinfo"))
-    ]
-
-    def compiled_with(option: str) -> build.ByNvrtc:
-        words = (*options, "-default-device", _PTX_ONLY, option)
-        return build.compile_nvrtc(source, (name,), words)
-
-    debug, optimised = compiled_with("-G"), compiled_with("-lineinfo")
-    ptx = debug.ptx.decode()
-    files = {number: _file(path) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', ptx)}
-    lines: dict[str, set[int]] = {}
-    for number, line in re.findall(r"\.loc\s+(\d+)\s+(\d+)", _reached_in(ptx, debug.mangled[name])):
-        if (file := files[number]) is not None:
-            lines.setdefault(file, set()).add(int(line))
-    return Instance(
-        {file: tuple(sorted(found)) for file, found in lines.items()},
-        tuple(_types(ptx)),
-        of_ptx(_reached_in(optimised.ptx.decode(), optimised.mangled[name])),
-    )
-
-
-_ARCH = "sm_90"
-_PTX_ONLY = f"-arch={flags.target(_ARCH).replace('sm', 'compute')}"
-_PTX_FUNCTION = re.compile(r"^\.(?:\w+ \.)?(?:entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)", re.MULTILINE)
-
-
-def _reached_in(ptx: str, entry: str) -> str:
-    """The text of a kernel and of the functions that it calls: others of the source may be there too."""
-    _, *parts = _PTX_FUNCTION.split(ptx)
-    bodies: dict[str, str] = {}
-    for name, body in zip(parts[::2], parts[1::2], strict=True):  # of a prototype the body is empty
-        bodies[name] = bodies.get(name, "") + body
-    found: dict[str, str] = {}
-    waiting = [entry]
-    while waiting:
-        name = waiting.pop()
-        if name in bodies and name not in found:
-            found[name] = bodies[name]
-            waiting += re.findall(r"[\w$]+", " ".join(re.findall(r"\bcall[^;]*;", bodies[name])))
-    return "\n".join(found.values())
-
-
-def _file(path: str) -> str | None:
-    """A kernel file's path, empty for the compiled text itself; None for CUDA's headers."""
-    found = Path(path).resolve()
-    return str(found) if found.is_relative_to(KERNELS) else "" if found.name == "kernels.cu" else None
-
-
-def _types(ptx: str) -> list[str]:
-    """The names with template arguments in the debug information, which PTX writes byte by byte."""
-    _, _, section = ptx.partition(".debug_info")
-    numbers = re.findall(r"\d+", " ".join(re.findall(r"\.b8 ([\d, ]+)", section)))
-    words = re.findall(rb"[ -~]+", bytes(int(number) & 255 for number in numbers))
-    return sorted({word.decode() for word in words if re.fullmatch(rb"\w+<.*>", word)})
+    def takes(self, use: Use) -> bool:
+        return self.parameters is None or use.arguments is None or use.arguments in self.parameters
 
 
 @dataclass(frozen=True)
 class Unit:
     """Declarations of one or more files."""
 
-    pieces: tuple[Piece, ...]
-    named: dict[str, tuple[Piece, ...]]
+    declarations: tuple[Declaration, ...]
 
-    def reached(self, names: Iterable[str]) -> list[Piece]:
-        """All pieces of these names and every piece they use, directly or not, in breadth-first order."""
-        return self._with_used([piece for name in names for piece in self.named.get(name, ())], None)
+    @functools.cached_property
+    def named(self) -> dict[str, list[Declaration]]:
+        found: dict[str, list[Declaration]] = {}
+        for declaration in self.declarations:
+            for name in declaration.names:
+                found.setdefault(name, []).append(declaration)
+        return found
 
-    def of_instance(self, instance: Instance) -> list[Piece]:
-        """The pieces that hold compiled lines, and the macros, types and constants that they use."""
-        lines = instance.lines
-        called = [
-            piece for piece in self.pieces if any(n in piece.lines_of_file for n in lines.get(piece.file, ()))
-        ]
-        return self._with_used(called, instance.types)
-
-    def _with_used(self, pieces: Iterable[Piece], types: Collection[str] | None) -> list[Piece]:
-        """These pieces and all that they use by name; with ``types`` only what has no machine code."""
-        found = dict.fromkeys(pieces)
-        names = {_name(piece.text) for piece in found}
+    def reached(self, uses: Iterable[Use]) -> list[CodePiece]:
+        """The pieces that these uses reach, directly or not, in breadth-first order."""
+        found = dict.fromkeys(one for use in uses for one in self._meant(use))
         waiting = list(found)
         while waiting:
-            for word in _words(waiting.pop(0)):
-                for used in self.named.get(word, ()):
-                    if used not in found and (types is None or _counts(used.text, word in names, types)):
-                        found[used] = None
-                        waiting.append(used)
-        return list(found)
+            user = waiting.pop(0)
+            used = dict.fromkeys(one for use in user.uses for one in self._meant(use, user))
+            waiting += (one for one in used if one not in found)
+            found |= used
+        return [one.piece for one in found]
 
+    def meant(self, uses: Iterable[Use]) -> list[CodePiece]:
+        """The pieces that these uses name themselves."""
+        return list(dict.fromkeys(one.piece for use in uses for one in self._meant(use)))
 
-def _counts(text: str, is_called: bool, types: Collection[str]) -> bool:
-    """Whether a declaration without compiled lines counts where its name is used."""
-    if text.startswith("#") or _TYPE.match(_head(text)):
-        return _fits(text, types)
-    if _function_name(_head(text)) is None:
-        return True  # a constant or an alias
-    return is_called if text.endswith(";") else re.search(r"\bconst(?:expr|eval)\b", _head(text)) is not None
-
-
-def _fits(text: str, types: Collection[str]) -> bool:
-    """Whether a type is no specialisation, or one of an instance of its template."""
-    found = _SPECIALISATION.match(_ATTRIBUTE.sub("", text))
-    if found is None:
-        return True
-    own = {words[-1] for part in found[1].split(",") if (words := re.findall(r"\w+", part))}
-    pattern = "".join(
-        r"[^,]+" if word in own else re.escape(word) for word in re.findall(r"\w+|[^\w\s]", found[3])
-    )
-    return any(re.fullmatch(rf"{found[2]}<{pattern}>", re.sub(r"\s", "", name)) for name in types)
+    def _meant(self, use: Use, user: Declaration | None = None) -> list[Declaration]:
+        """What a use means: the declarations in the nearest file, of overloads one, and not its user."""
+        every = self.named.get(use.name, [])
+        fitting = [one for one in every if one.takes(use)] or every
+        file = user.piece.file if user else ""
+        depths = include_depths(Path(file)) if file else {Path(): 0}
+        by_depth: dict[float, list[Declaration]] = {}
+        for one in fitting:
+            by_depth.setdefault(depths.get(Path(one.piece.file), math.inf), []).append(one)
+        near = by_depth[min(by_depth)] if by_depth else []
+        overloads = [one for one in near if one.has_body and one is not user]
+        if len(overloads) < 2:
+            return near
+        chosen = min(overloads, key=lambda one: (one.is_specialisation, size([one.piece]).tokens))
+        return [one for one in near if one is chosen or not one.has_body]
 
 
 def is_source(text: str) -> bool:
@@ -195,130 +136,145 @@ def file_unit(path: Path) -> Unit:
     return _united(text_unit(file.read_text(encoding="utf-8"), str(file)) for file in files)
 
 
+def _united(units: Iterable[Unit]) -> Unit:
+    return Unit(tuple(dict.fromkeys(one for unit in units for one in unit.declarations)))
+
+
 @functools.cache
 def text_unit(text: str, file: str = "") -> Unit:
     """The declarations of source text, without its includes."""
-    return _unit(Piece(part, "cuda", file, line) for line, part in _declarations(text))
+    code = text.encode()
+    tree = _PARSER.parse(_MACRO.sub(lambda match: re.sub(rb"\S", b" ", match[0]), code))
+    return Unit(tuple(_declaration(node, code, file) for node in _top_level(tree.root_node)))
 
 
-def _united(units: Iterable[Unit]) -> Unit:
-    return _unit(piece for unit in units for piece in unit.pieces)
+def _top_level(node: Node) -> Iterator[Node]:
+    """Declarations and macros; namespaces and conditional parts are opened, but those of the host build."""
+    for child in node.named_children:
+        if child.type in _OPENED:
+            opened = child.child_by_field_name("alternative") if _HOST_BUILD.match(_bytes(child)) else child
+            yield from _top_level(opened) if opened else ()
+        elif child.type in _DECLARATIONS:
+            yield child
 
 
-def _unit(pieces: Iterable[Piece]) -> Unit:
-    found = tuple(dict.fromkeys(pieces))
-    named: dict[str, tuple[Piece, ...]] = {}
-    for piece in found:
-        name = _name(piece.text)
-        named[name] = (*named.get(name, ()), piece)
-    return Unit(found, named)
+def _declaration(node: Node, code: bytes, file: str) -> Declaration:
+    behind = node.next_sibling
+    end = behind.end_byte if behind is not None and behind.type == ";" else node.end_byte
+    text = code[node.start_byte : end]
+    piece = CodePiece(text.decode().strip(), "cuda", file)
+    inner = node.named_children[-1] if node.type == "template_declaration" else node
+    if inner.type.startswith("preproc"):
+        words = [use for use in _words(text) if use.name != "define"]
+        return Declaration(piece, (words[0].name,), tuple(words[1:]))
+    heads = inner.children_by_field_name("declarator") or inner.children_by_field_name("name")
+    parts = [part for head in heads for part in _parts(head)]
+    names = tuple(_text(part) for part in parts if part.type in _NAMES)
+    used = dict.fromkeys((*_uses(node), *_words(b" ".join(_MACRO.findall(text)))))
+    return Declaration(
+        piece,
+        names,
+        tuple(use for use in used if use.arguments is not None or use.name not in names),
+        next((_parameters(part) for part in parts if part.type == "function_declarator"), None),
+        any(part.type in _SPECIALISED for part in parts),
+        inner.child_by_field_name("body") is not None,
+    )
+
+
+def _parts(head: Node) -> Iterator[Node]:
+    """A declarator and those within it: of ``*f(int)`` the pointer, the function and its name."""
+    yield head
+    inner = head.child_by_field_name("declarator") or head.child_by_field_name("name")
+    if inner is not None:
+        yield from _parts(inner)
+    elif head.type in ("reference_declarator", "parenthesized_declarator", "structured_binding_declarator"):
+        for part in head.named_children:
+            yield from _parts(part)
+
+
+def _parameters(function: Node) -> range:
+    parameters = function.child_by_field_name("parameters")
+    kinds = [child.type for child in parameters.named_children] if parameters else []
+    least, optional = (kinds.count(f"{kind}parameter_declaration") for kind in ("", "optional_"))
+    return range(least, _MANY if "variadic_parameter_declaration" in kinds else least + optional + 1)
+
+
+def _uses(node: Node) -> list[Use]:
+    """The names in code that are no parameters and variables of its own."""
+    found: list[Use] = []
+    own: set[str] = set()
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        waiting += reversed(each.children)
+        if each.type in _LOCAL and each is not node:
+            heads = each.children_by_field_name("declarator")
+            own |= {_text(part) for head in heads for part in _parts(head) if part.type in _NAMES}
+        elif each.type == "type_parameter_declaration":
+            own.add(_text(each.named_children[-1]))
+        elif each.type in ("identifier", "type_identifier"):
+            found.append(Use(_text(each), _arguments(each)))
+    return [use for use in found if use.name not in own]
+
+
+def _arguments(name: Node) -> int | None:
+    """How many arguments a call of this name has, as in ``inner::f<T>(x)``; None where it is not called."""
+    node, parent = name, name.parent
+    while parent and parent.type in _AROUND_NAME and _is(node, parent, "name"):
+        node, parent = parent, parent.parent
+    if parent is None or parent.type != "call_expression" or not _is(node, parent, "function"):
+        return None
+    arguments = parent.child_by_field_name("arguments")
+    return sum(child.type != "comment" for child in arguments.named_children) if arguments else None
+
+
+def _is(node: Node, parent: Node, field: str) -> bool:
+    return parent.child_by_field_name(field) == node
+
+
+def _bytes(node: Node) -> bytes:
+    return node.text or b""
+
+
+def _text(node: Node) -> str:
+    return _bytes(node).decode()
+
+
+def _words(text: bytes) -> list[Use]:
+    return [Use(word.decode()) for word in dict.fromkeys(re.findall(rb"[A-Za-z_]\w*", text))]
 
 
 @dataclass(frozen=True)
 class HostCode:
     """The code of a variant in ``pybind/<op>.cu``."""
 
-    binding: Piece
+    binding: CodePiece
     """Its own statement in the module."""
-    module: Piece
+    module: CodePiece
     """The module without the statements of variants."""
-    launch: list[Piece]
-    """What the binding names: the exported function,"""
-    others: list[Piece]
-    """and all that it uses."""
+    launch: list[CodePiece]
+    """What the binding names: the exported function."""
+    others: list[CodePiece]
+    """All that the exported function uses."""
 
 
 def host_code(path: Path, variant: str) -> HostCode:
     """The module of a ``pybind/<op>.cu`` with this variant's statement, and the code that it exports."""
     unit = file_unit(path)
     (module,) = unit.named["PYBIND11_MODULE"]
-    head, _, body = module.text.partition("{")
-    own = re.compile(rf'm\s*\.\s*def\s*\(\s*"{re.escape(variant)}"')
-    statements = [statement for _, statement in _declarations(body.rpartition("}")[0])]
-    binding = Piece("\n".join(filter(own.match, statements)), "cuda", module.file)
-    rest = [statement for statement in statements if not re.match(r"m\s*\.\s*def\b", statement)]
-    names = [name for name in _words(binding) if name in unit.named]
+    head, _, body = module.piece.text.partition("{")
+    tree = _PARSER.parse(body.rpartition("}")[0].encode())
+    statements = [node for node in tree.root_node.named_children if node.type != "comment"]
+    of_variant = re.compile(rf'm\s*\.\s*def\s*\(\s*"{re.escape(variant)}"')
+    own = [node for node in statements if of_variant.match(_text(node))]
+    rest = [node for node in statements if not re.match(r"m\s*\.\s*def\b", _text(node))]
+    exported = [use for node in own for use in _uses(node)]
+    launch = unit.meant(exported)
+    reached = unit.reached([*exported, *(use for node in rest for use in _uses(node))])
+    file = module.piece.file
     return HostCode(
-        binding,
-        Piece("\n".join([f"{head.strip()} {{", *rest, "}"]), "cuda", module.file),
-        [piece for name in names for piece in unit.named[name]],
-        [
-            piece
-            for piece in unit.reached([*names, *_words(Piece("\n".join(rest), "cuda"))])
-            if _name(piece.text) not in names
-        ],
+        CodePiece("\n".join(map(_text, own)), "cuda", file),
+        CodePiece("\n".join([f"{head.strip()} {{", *map(_text, rest), "}"]), "cuda", file),
+        launch,
+        [piece for piece in reached if piece not in launch],
     )
-
-
-def _words(piece: Piece) -> list[str]:
-    """The identifiers in a piece's code, each once."""
-    code = "".join(value for token, value in lexed(piece) if token not in String)
-    return list(dict.fromkeys(re.findall(r"[A-Za-z_]\w*", code)))
-
-
-def _declarations(text: str) -> Iterator[tuple[int, str]]:
-    """Top-level declarations and macros without comments, each with its first line.
-
-    Namespaces are opened, other directives dropped.
-    """
-    part, directive, depth, line, first = "", "", 0, 1, 1
-    for token, value in lexed(Piece(text, "cuda")):
-        ends_directive = bool(directive) and is_comment(token) and value.endswith("\n")
-        if is_comment(token) and not ends_directive:
-            part += value
-        elif ends_directive or (is_directive(token) and depth == 0):
-            first = first if directive else line
-            directive += value
-            if value.endswith("\n") and not directive.rstrip("\n").endswith("\\"):
-                if re.match(r"#\s*define\b", directive):
-                    yield first, directive.strip()
-                directive = ""
-        elif directive:  # space within a directive
-            directive += value
-        else:
-            at = line
-            for char in [value] if token in String or is_directive(token) else value:
-                first = first if part.strip() else at
-                at += char.count("\n")
-                if char == "{" and depth == 0 and re.match(r"\s*namespace\b[\w\s:]*$", part):
-                    part = ""
-                elif char == "}" and depth == 0:
-                    part = ""  # of a namespace
-                else:
-                    part += char
-                    depth += (char in "({[") - (char in ")}]") if len(char) == 1 else 0
-                    if depth == 0 and (char == ";" or (char == "}" and not _goes_on(part))):
-                        yield first, part.strip()
-                        part = ""
-        line += value.count("\n")
-
-
-def _goes_on(part: str) -> bool:
-    """Whether a declaration needs a semicolon after its closing brace: types and variables do."""
-    return _TYPE.match(_head(part)) is not None or _function_name(_head(part)) is None
-
-
-def _name(part: str) -> str:
-    head = _head(part)
-    found = _TYPE.match(head)
-    if found is None and not part.lstrip().startswith("#"):
-        function = _function_name(head)
-        if function is not None:
-            return function
-    names = (found, *(pattern.match(head) for pattern in _OTHER_NAMES))
-    return next((match[1] for match in names if match), "")
-
-
-def _head(part: str) -> str:
-    """A declaration up to its body, without template parameters and alignment attributes."""
-    head = re.sub(r"^\s*template\s*<[^{}()]*?>", "", part)
-    return _ATTRIBUTE.sub("", head).partition("{")[0]
-
-
-def _function_name(head: str) -> str | None:
-    """The name before the last parentheses, if only words follow them and no value is assigned."""
-    head = re.sub(r"\boperator\s*[^\w\s(]+", "operator_", head)
-    while head != (head := re.sub(r"\([^()]*\)", "@", head)):
-        pass  # replaces each pair of parentheses by a mark, from the inside out
-    found = re.search(r"(\w+)\s*(?:<[^@]*>)?\s*@[\s\w;]*$", head)
-    return found[1] if found and not re.search(r"(?<![=!<>])=(?!=)", head) else None

@@ -21,36 +21,30 @@ _OPERATOR = re.compile(r"<<=|>>=|\*\*=|//=|->|::|\+\+|--|<<|>>|[-+*/%&|^<>=!:]=|
 
 
 @dataclass(frozen=True)
-class Piece:
+class CodePiece:
     """Code that counts as a whole: a function, a type, a constant, a macro."""
 
     text: str
     language: Literal["python", "cuda"]
     file: str = ""
     """Its file; empty: CUDA text of a Python file."""
-    line: int = 1
-    """Where it starts there."""
-
-    @property
-    def lines_of_file(self) -> range:
-        return range(self.line, self.line + self.text.count("\n") + 1)
 
 
-def size(pieces: Iterable[Piece]) -> RoleSize:
+def size(pieces: Iterable[CodePiece]) -> RoleSize:
     """Lines and tokens of all pieces, each counted once."""
     sizes = [_size_of(piece) for piece in dict.fromkeys(pieces)]
     return RoleSize(sum(size.lines for size in sizes), sum(size.tokens for size in sizes))
 
 
 @functools.cache
-def _size_of(piece: Piece) -> RoleSize:
+def _size_of(piece: CodePiece) -> RoleSize:
     tokens = list(_tokens(piece))
     lines = {line for first, text in tokens for line in _filled_lines(first, text)}
     return RoleSize(len(lines), len(tokens))
 
 
 @functools.cache  # the rows of an op share most of their helpers
-def lexed(piece: Piece) -> tuple[tuple[Any, str], ...]:
+def lexed(piece: CodePiece) -> tuple[tuple[Any, str], ...]:
     """Pygments' tokens of a piece, with comments replaced by their line ends."""
     tokens = _LEXERS[piece.language](stripnl=False, ensurenl=False).get_tokens(piece.text)
     return tuple((token, "\n" * value.count("\n") if is_comment(token) else value) for token, value in tokens)
@@ -66,12 +60,12 @@ def is_directive(token: Any) -> bool:
     return token in Comment.Preproc or token in Comment.PreprocFile
 
 
-def bare(piece: Piece) -> str:
+def bare(piece: CodePiece) -> str:
     """A piece's text without its comments."""
     return "".join(value for _, value in lexed(piece))
 
 
-def _tokens(piece: Piece) -> Iterator[tuple[int, str]]:
+def _tokens(piece: CodePiece) -> Iterator[tuple[int, str]]:
     """First line and text of each token of a piece.
 
     A string is one token, except for the expressions of an f-string; so is an operator of several characters.

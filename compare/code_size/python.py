@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.code_size.cpp import is_source
-from compare.code_size.pieces import Piece
+from compare.code_size.pieces import CodePiece
 from compare.code_size.sources import code_of, imports_of, text_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -33,11 +33,11 @@ class _Module:
 class Reached:
     """The code that a function reaches, by what it is."""
 
-    launch: list[Piece]
+    launch: list[CodePiece]
     """The function itself,"""
-    kernels: list[Piece]
+    kernels: list[CodePiece]
     """the Triton kernels that it launches,"""
-    others: list[Piece]
+    others: list[CodePiece]
     """and all that these use."""
 
 
@@ -63,7 +63,7 @@ def reached(run: Callable[..., Any], launched: Collection[str] | None = None) ->
     seen = {(path, name) for name, node in _module(path).defined.items() if node is around[-1]}
     waiting: list[tuple[Path, str, bool]] = []
 
-    def take(path: Path, node: ast.stmt, pieces: list[Piece], in_kernel: bool) -> None:
+    def take(path: Path, node: ast.stmt, pieces: list[CodePiece], in_kernel: bool) -> None:
         module = _module(path)
         if not _is_cuda_text(node):
             pieces.append(_piece(path, module, node))
@@ -139,7 +139,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _piece(path: Path, module: _Module, node: ast.stmt) -> Piece:
+def _piece(path: Path, module: _Module, node: ast.stmt) -> CodePiece:
     """The code of a definition, without docstrings and registration."""
     dropped: set[int] = set()
     for inner in ast.walk(node):
@@ -152,7 +152,7 @@ def _piece(path: Path, module: _Module, node: ast.stmt) -> Piece:
             dropped |= set(range(part.lineno, _last_line(part) + 1))
     kept = range(_first_line(node), _last_line(node) + 1)
     text = textwrap.dedent("\n".join(module.lines[i - 1] for i in kept if i not in dropped))
-    return Piece(text, "python", str(path), kept.start)
+    return CodePiece(text, "python", str(path))
 
 
 def _first_line(node: ast.stmt) -> int:

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from compare import registry
-from compare.code_size.pieces import Piece, bare
+from compare.code_size.pieces import CodePiece, bare
 from compare.spec import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -39,13 +39,13 @@ def lines_of_code(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
         module = _parsed(path)
         lines = (line for n, line in enumerate(module.text.split("\n"), 1) if n not in module.docstrings)
-        piece = Piece("\n".join(lines), "python")
+        piece = CodePiece("\n".join(lines), "python")
     else:
-        piece = Piece(path.read_text(encoding="utf-8"), "cuda")
+        piece = CodePiece(path.read_text(encoding="utf-8"), "cuda")
     return lines_of_piece(piece)
 
 
-def lines_of_piece(piece: Piece) -> Iterator[str]:
+def lines_of_piece(piece: CodePiece) -> Iterator[str]:
     """The same of a part of a file."""
     return (_ALIGNMENT.sub(" ", line).rstrip() for line in bare(piece).split("\n") if line.strip())
 
@@ -90,6 +90,11 @@ def code_of(function: Callable[..., Any]) -> CodeType:
 
 def with_includes(path: Path) -> set[Path]:
     """A C++ file and every project file that it includes in quotes, transitively."""
+    return set(include_depths(path))
+
+
+def include_depths(path: Path) -> dict[Path, int]:
+    """For a C++ file and each that it includes: 0 for itself, 1 for those that it names, and so on."""
     return _with_all(path, _includes)
 
 
@@ -145,20 +150,20 @@ def _project_file(module: str, importer: Path) -> Path | None:
 
 
 def _with_imports(path: Path) -> set[Path]:
-    return _with_all(
-        path, lambda file: [other for other, _ in imports_of(_parsed(file).imports, file).values()]
+    return set(
+        _with_all(path, lambda file: [other for other, _ in imports_of(_parsed(file).imports, file).values()])
     )
 
 
-def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> set[Path]:
-    """A file and every file that it uses, transitively."""
-    found: set[Path] = set()
-    waiting = [path]
+def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> dict[Path, int]:
+    """A file and every file that it uses, transitively, each with its least distance."""
+    found: dict[Path, int] = {}
+    waiting = [(path, 0)]
     while waiting:
-        path = waiting.pop()
+        path, depth = waiting.pop(0)
         if path not in found and path.is_file():  # code made by exec has no file
-            found.add(path)
-            waiting += uses(path)
+            found[path] = depth
+            waiting += ((used, depth + 1) for used in uses(path))
     return found
 
 

@@ -72,24 +72,18 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
     No ``archs``: what is compiled for here by default.
     """
     # Start-up: --help and mistakes need neither PyTorch nor Triton.
-    from compare.aot.plan import candidates
-    from compare.aot.programs import build_and_run
-    from compare.aot.screen import render
-    from compare.report import terminal
+    from compare.aot import plan, programs, screen
 
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
-    impls = candidates(op, arguments.only)
+    impls = plan.candidates(op, arguments.only)
     if not impls:
         raise UsageError(
             f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "
             "name a Triton or a CUDA implementation"
         )
-    report = build_and_run(op, case, impls, archs, out)
-    outputs.beside(
-        lambda: terminal.put(lambda width: render(report, width)),
-        [lambda: outputs.write_json(arguments.json, report)],
-    )
+    report = programs.build_and_run(op, case, impls, archs, out)
+    outputs.beside(lambda: screen.put(report), [lambda: outputs.write_json(arguments.json, report)])
     return _exit_status(report)
 
 

@@ -7,15 +7,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compare import registry
 from compare.command_line import options, outputs
 from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
+from compare.pipeline import isolated
+from compare.pipeline.records import Opened, OpenedOp, OpenRequest, as_data
 from compare.spec import ROUTES, Options, UsageError
-
-if TYPE_CHECKING:
-    from compare.pipeline.records import Opened, OpenedOp, OpenRequest
 
 _EPILOG = """\
 examples:
@@ -112,8 +110,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _request(arguments: argparse.Namespace, archs: tuple[str, ...]) -> OpenRequest:
-    from compare.pipeline.records import OpenRequest
-
     passes = arguments.passes or bool(arguments.pass_name)
     return OpenRequest(
         op=arguments.op,
@@ -128,26 +124,21 @@ def _request(arguments: argparse.Namespace, archs: tuple[str, ...]) -> OpenReque
 
 def open_and_show(arguments: argparse.Namespace, request: OpenRequest) -> int:
     """Compile, users' files in an isolated process; write and show; the exit status."""
-    # Start-up: --help and mistakes need neither PyTorch nor Triton.
     if not request.load:
-        from compare.pipeline.opening import open_op
-
-        return _show(arguments, lambda: open_op(request))
-    from compare.pipeline import isolated
-
+        return _show(arguments, request)
     with isolated.started(request, arguments.timeout) as result:
-        return _show(arguments, result)
+        return _show(arguments, request, result)
 
 
-def _show(arguments: argparse.Namespace, result: Callable[[], OpenedOp]) -> int:
-    # With --load these are imported while the other process imports the same.
-    from compare.pipeline import screen
-    from compare.pipeline.caches import with_entries
-    from compare.pipeline.opening import select
+def _show(
+    arguments: argparse.Namespace, request: OpenRequest, result: Callable[[], OpenedOp] | None = None
+) -> int:
+    # Start-up: mistakes need neither PyTorch nor Triton; an isolated process imports the same meanwhile.
+    from compare.pipeline import caches, opening, page, screen
 
-    stage = select(arguments.stage) if arguments.stage else ""
-    of_op = result()
-    opened = with_entries(of_op.opened)
+    stage = opening.select(arguments.stage) if arguments.stage else ""
+    of_op = result() if result else opening.open_op(request)
+    opened = caches.with_entries(of_op.opened)
     dump = arguments.passes or bool(arguments.pass_name)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError("the passes that this Triton prints cannot be read here; please report it")
@@ -158,7 +149,7 @@ def _show(arguments: argparse.Namespace, result: Callable[[], OpenedOp]) -> int:
     if stage and not any(one.stage(stage) or one.failure for one in opened):
         raise _no_such_stage(opened, stage)
     shown = next((name for name in _SHOWN if getattr(arguments, name)), "overview")
-    writes = _writes(opened, of_op.signature, arguments)
+    writes = _writes(opened, arguments, lambda: page.render(opened, of_op.signature))
     outputs.beside(
         lambda: screen.put(opened, of_op.signature, shown, stage or arguments.pass_name or ""), writes
     )
@@ -176,15 +167,12 @@ def _no_such_stage(opened: Sequence[Opened], stage: str) -> UsageError:
 
 
 def _writes(
-    opened: Sequence[Opened], signature: str, arguments: argparse.Namespace
+    opened: Sequence[Opened], arguments: argparse.Namespace, html: Callable[[], str]
 ) -> Iterator[Callable[[], None]]:
-    from compare.pipeline import page
-    from compare.pipeline.records import as_data
-
     if arguments.json:
         yield lambda: outputs.write_json(arguments.json, [as_data(one) for one in opened])
     if arguments.html:
-        yield lambda: outputs.write(arguments.html, page.render(opened, signature))
+        yield lambda: outputs.write(arguments.html, html())
     if arguments.out:
         yield lambda: _write_stages(arguments.out, opened)
 

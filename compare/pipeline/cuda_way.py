@@ -108,9 +108,9 @@ def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Pa
                 one = one.plus(_run(step, name, environment, folder))
         return one
 
-    host = through(_HOST_HALF, "", blanks[0])
+    common = through(_HOST_HALF, "", blanks[0])
     with ThreadPoolExecutor(len(archs)) as pool:
-        halves = list(pool.map(lambda arch: through(_DEVICE_HALF, flags.target(arch)[3:], host), archs))
+        halves = list(pool.map(lambda arch: through(_DEVICE_HALF, flags.target(arch)[3:], common), archs))
     joined = blanks[0] if any(one.failure for one in halves) else through(_JOINED, "", blanks[0])
     made = {
         arch: replace(one, stages=one.stages + joined.stages, failure=one.failure or joined.failure)

@@ -87,7 +87,7 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
             yield f"{role}_{unit}", getattr(getattr(size, role), unit) if size else ""
     yield "own_and_helpers_lines", size.lines if size else ""
     yield "own_and_helpers_tokens", size.tokens if size else ""
-    for name in ("concepts", "fallbacks", "steps"):
+    for name in ("concepts", "fallbacks"):
         yield name, ";".join(getattr(size, name)) if size else ""
     kernels = row.resources
     for name in (

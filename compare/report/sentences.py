@@ -324,8 +324,6 @@ def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     triton, cuda = (sizes[label] for label in labels)
     what = f"The same algorithm ({triton.algorithm})" if triton.has_algorithm_of(cuda) else variant
     text = f"{what} is {triton.lines} lines in Triton and {cuda.lines} in CUDA{takes}."
-    if triton.steps and cuda.steps and triton.steps != cuda.steps:
-        text += f" Steps: Triton {', '.join(triton.steps)}; CUDA {', '.join(cuda.steps)}."
     yield Said("effort", 0.6, text)
 
 

@@ -136,7 +136,7 @@ class Compiler:
     def finish(
         self, launches: Sequence[Launch], arch: str, *, disassemble: bool
     ) -> tuple[KernelResources, ...]:
-        """What `from_cubin` returns; with what only the disassembly tells if asked for."""
+        """What a call's kernels take; with what only the disassembly tells if asked for."""
         return merged(self._resources(launch, arch, disassemble) for launch in launches)
 
     def _resources(self, launch: Launch, arch: str, disassemble: bool) -> KernelResources:
@@ -240,12 +240,12 @@ def without_gpu(arch: str, device: str = "") -> Iterator[None]:
         def get_current_target(self) -> GPUTarget:
             return GPUTarget("cuda", capability(arch), WARP)
 
-    before = driver._active
+    before = driver._active  # the public property would start Triton's driver, and so a CUDA context
     driver.set_active(NoGpu())
     try:
         yield
     finally:
-        driver._active = before
+        driver.set_active(before)
 
 
 def compile_triton(launch: TritonLaunch, arch: str, device: str = "") -> tuple[Any, str]:

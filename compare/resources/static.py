@@ -73,29 +73,16 @@ class Request:
     """``sm_90``"""
 
 
-def from_cubin(op: Op, impl: Implementation, case: Case, arch: str) -> tuple[KernelResources, ...]:
-    """What each kernel that ``impl`` launches on ``case`` takes on ``arch`` (``sm_90``), in launch order.
-
-    Empty for PyTorch's own kernels, which are compiled already; a GPU's profiler reads those.
-
-    Raises:
-        NotImplementedError: the implementation does not take the case or the architecture.
-        Refused: its compiler does not take it.
-        CompileError: it could not be captured or compiled, for another reason.
-        UsageError: an architecture that is not known.
-    """
-    (result,) = from_cubins([Request(op, impl, case, arch)])
-    if isinstance(result, Exception):
-        raise result
-    return result
-
-
 def from_cubins(
     requests: Sequence[Request],
     progress: Callable[[int, int], None] = lambda done, total: None,
     timeout_s: float = Options.timeout_s,
 ) -> list[Result]:
-    """`from_cubin` for many requests at once: in place of an exception raised, one returned.
+    """What each kernel of each request takes, in launch order, or why that is not known.
+
+    Empty for PyTorch's own kernels, which are compiled already; a GPU's profiler reads those.
+    An exception is `NotImplementedError` of what does not take the case or the architecture, `Refused` by a
+    compiler, or `CompileError` for another reason.
 
     Args:
         requests: compiled together, which saves seconds for each.

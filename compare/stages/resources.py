@@ -14,7 +14,6 @@ from compare.resources.static import Compiling, Refused, Request
 from compare.spec import UNREAD, WRONG, Case, Implementation, KernelResources, Row
 from compare.stages.checking import SLOW_TO_START
 from compare.stages.context import Checked, Context
-from compare.stages.sources import Counting
 from compare.stages.verdict import verdict
 from compare.worker.buffers import CaseBuffers
 from compare.worker.checking import Checking
@@ -30,14 +29,13 @@ _LESS_URGENT = 10
 
 @dataclass(frozen=True)
 class Compilation:
-    """Other processes that compile and count, while workers are checked, what no earlier run left behind."""
+    """Other processes that compile, while workers are checked, what no earlier run left behind."""
 
     requests: tuple[Request, ...]
     compiling: Compiling
-    counting: Counting
 
     @classmethod
-    def begin(cls, context: Context, counting: Counting) -> Compilation:
+    def begin(cls, context: Context) -> Compilation:
         """Start compiling all kernels whose resources are read, except users' files: those have to be
         correct first."""
         requests = tuple(
@@ -49,14 +47,12 @@ class Compilation:
             for arch in context.archs_of(impl)
         )
         nice = _LESS_URGENT if context.on_gpu else 0
-        return cls(requests, Compiling(requests, nice, context.options.timeout_s), counting)
+        return cls(requests, Compiling(requests, nice, context.options.timeout_s))
 
     def wait(self, context: Context) -> None:
-        """Wait until all is compiled and counted, as that would disturb the timing."""
+        """Wait until all is compiled, as that would disturb the timing."""
         context.meter.say(f"compiling for {', '.join(context.archs)}")
         self.compiling.results()
-        context.meter.say("counting lines of code")
-        self.counting.wait()
 
     def stop(self) -> None:
         self.compiling.stop()

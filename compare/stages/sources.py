@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.code_size.ahead import CountingAhead
-from compare.code_size.count import Launched, kept_code_size, known_code_size
+from compare.code_size.count import Launched, kept_code_size
 from compare.spec import CodeSize, Implementation
 from compare.worker.foreign import Description
 from compare.worker.messages import Count, FindLaunched
@@ -14,7 +13,7 @@ from compare.worker.user_files import reader
 
 
 class Counting:
-    """Code sizes: of users' files counted at once, of the project's while those are checked.
+    """Code sizes: of users' files counted at once, of the project's after the measurements.
 
     Implementations that cannot be counted are still checked.
     """
@@ -24,29 +23,14 @@ class Counting:
         self.uncounted: dict[str, str] = {}
         """Why there is no code size."""
         self._own = [impl for impl in impls if not impl.base and not impl.foreign]
-        self._ahead = CountingAhead(self._own)
         for impl in impls:
             if impl.foreign and not impl.base:
                 self._count(impl, pool)
 
-    def wait(self) -> None:
-        """Until nothing is counted in another process: that would disturb the timing."""
-        self._ahead.wait()
-
-    def finish(self, *, interrupted: bool) -> None:
-        """Complete `code_sizes`; when ``interrupted`` with what is known already."""
-        if interrupted:
-            self._ahead.stop()
-        else:
-            self._ahead.wait()
+    def finish(self) -> None:
+        """Complete `code_sizes`."""
         for impl in self._own:
-            known = self._ahead.known.get(impl.label)
-            if known is None and interrupted:
-                known = known_code_size(impl)
-            if known is not None:
-                self.code_sizes[impl.label] = known
-            elif not interrupted:
-                self._count(impl)
+            self._count(impl)
 
     def _count(self, impl: Implementation, pool: WorkerPool | None = None) -> None:
         try:

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import os
+import secrets
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from compare import registry
-from compare.code_size.concepts import CONCEPTS
-from compare.code_size.count import code_size, kept_code_size
+from compare.code_size import cpp
+from compare.code_size.concepts import CONCEPTS, concepts_of
+from compare.code_size.count import code_size, kept_code_size, launched
 from compare.code_size.hashes import source_hash
-from compare.code_size.pieces import Piece, size
+from compare.code_size.pieces import CodePiece, size
+from compare.records.encoding import decode, encode
 from compare.spec import WAYS, CodeSize, Implementation, RoleSize
+from compare.stages.sources import Counting
+from loops import for_each
 from rows import op_by_op
 
 IMPORT = "from compare.registry import implementation\n\n"
 
 
 def loaded(file: Path, text: str = "") -> Implementation:
-    """The ``torch.mine`` that a file registers, with this text after its import."""
+    """The only implementation of a variant ``mine`` that a file registers, with this text if given."""
     if text:
-        file.write_text(IMPORT + text)
-    registry._implementations["vector_add"].pop("torch.mine", None)
+        file = file.with_name(f"{secrets.token_hex(4)}_{file.name}")  # a file is parsed once
+        file.write_text(text)
+    mine = registry._implementations["vector_add"]
+    for label in [label for label in mine if label.endswith(".mine")]:
+        del mine[label]
     registry.load(str(file))
-    return registry._implementations["vector_add"]["torch.mine"]
+    (impl,) = (impl for label, impl in mine.items() if label.endswith(".mine"))
+    return impl
 
 
 @op_by_op
@@ -42,12 +52,15 @@ def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> 
     assert set(found.concepts) <= CONCEPTS.keys()
     if impl.way in WAYS[1:]:
         assert {"pointer arithmetic", "launch configuration"} <= set(found.concepts)
+    if impl.route == "pybind":
+        (cupy,) = registry.implementations(impl.op, [f"cupy.{impl.variant}"])
+        assert found.kernel == code_size(cupy).kernel, "the same kernels"
 
 
 def test_one_statement_has_the_tokens_a_reader_sees() -> None:
-    python = Piece('x += f\'{y:>3} {z}\' ** 2  # why\n\nz = """a\n\nb"""\n', "python")
+    python = CodePiece('x += f\'{y:>3} {z}\' ** 2  # why\n\nz = """a\n\nb"""\n', "python")
     assert size([python]) == RoleSize(lines=3, tokens=9 + 3)
-    cuda = Piece('p->x <<= 2; /* why\n*/ ns::f<1>("a\\n" "b");\n#pragma unroll\n', "cuda")
+    cuda = CodePiece('p->x <<= 2; /* why\n*/ ns::f<1>("a\\n" "b");\n#pragma unroll\n', "cuda")
     assert size([cuda]) == RoleSize(lines=3, tokens=6 + 11 + 3)
     assert size([python, python]) == size([python]), "each piece is charged once"
     assert size([]) == RoleSize(0, 0)
@@ -71,6 +84,271 @@ def test_a_users_cuda_text_is_counted_as_cuda(mine: dict[str, Implementation]) -
     assert "masks" not in found.concepts
 
 
+HEAD = """
+import triton
+import triton.language as tl
+
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+"""
+
+
+def cuda(text: str, name: str = "my_kernel<float>") -> str:
+    """A user's file with one implementation, which launches ``name``."""
+    return f'''{HEAD}
+SOURCE = r"""{textwrap.dedent(text)}"""
+
+
+@implementation("vector_add", "cupy.mine", level="tiled")
+def mine(x, y):
+    kernel(SOURCE, "{name}", x.device)((1,), (64,), (x.data_ptr(), y.data_ptr()))
+    return x
+'''
+
+
+OVERLOADS = cuda(
+    """
+    __device__ __forceinline__ float twice(float x) { return 2 * x; }
+    __device__ __forceinline__ int twice(int x) { return 2 * x; }
+    __device__ float twice(float x, float y) {
+        return 2 * x + 2 * y;
+    }
+    __device__ float total(float x, float y) { return x + y; }
+    __device__ float total(float (&both)[2]) {
+        return total(both[0],
+                     both[1]);
+    }
+    __device__ float total(float x) {
+        float both[2] = {x, x};
+        return total(both);
+    }
+    template <typename T>
+    __global__ void my_kernel(T* x, T* y) {
+        x[0] = twice(y[0]) + total(y[0]);
+    }
+    """
+)
+TEMPLATES = cuda(
+    """
+    #include <cuda_fp16.h>
+    template <typename T, int N>
+    struct Pack {
+        T value[N];
+    };
+    template <typename T>
+    struct Pack<T, 1> {
+        T value;
+    };
+    template <>
+    struct Pack<__half, 8> { unsigned word[4]; };
+
+    template <typename T>
+    __device__ T from_float(float x);
+    template <>
+    __device__ __forceinline__ float from_float<float>(float x) { return x; }
+    template <>
+    __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
+
+    template <typename T>
+    __device__ __forceinline__ void store(Pack<T, 1>* to, T x) {
+        to->value = x;
+    }
+    template <typename T, int N>
+    __device__ __forceinline__ void store(Pack<T, N>* to, T x) {
+        for (int i = 0; i < N; ++i) to->value[i] = x;
+    }
+
+    template <typename T, int N>
+    __global__ void my_kernel(T* x, T* y) {
+        store(reinterpret_cast<Pack<T, N>*>(x), from_float<T>(1.0f));
+    }
+    """,
+    "my_kernel<float, 1>",
+)
+MACROS = cuda(
+    """
+    #define UNUSED(p) other(p)
+    #define LOAD(p) \\
+        load(p)
+    constexpr int OFFSET = 4;
+    constexpr int WIDTH = 8;
+    constexpr int half_of(int n) { return n / 2; }
+    __device__ float load(const float* p) { return *p; }
+    __device__ float other(const float* p) { return *p; }
+    template <typename T>
+    __global__ void my_kernel(T* x, T* y) {
+        __shared__ float tile[half_of(WIDTH)];
+        tile[0] = LOAD(y);
+        x[0] = tile[0];
+    }
+    """
+)
+NESTED = cuda(
+    """
+    #include "common.cuh"
+    namespace inner {
+    __device__ float third(float x) {
+        return x + WARP;
+    }
+    __device__ float second(float x) { return third(x); }
+    }  // namespace inner
+    __device__ float first(float x) { return inner::second(x); }
+    __device__ float for_ints(float x) { return x; }
+    __global__ void another(float* x) { x[0] = for_ints(x[0]); }
+    template <typename T>
+    __global__ void my_kernel(T* x, T* y) {
+        if constexpr (sizeof(T) == 1) {
+            x[0] = for_ints(y[0]);
+        } else {
+            x[0] = first(y[0]);
+        }
+    }
+    """
+)
+FALLBACKS = cuda(
+    """
+    __device__ float slow(float x) { return x; }
+    __global__ void any_size(float* x, float* y) { x[0] = slow(y[0]); }
+    __global__ void large(float* x, float* y) { x[0] = y[0]; }
+    """,
+    "{'large' if x.numel() > 4096 else 'any_size'}",
+).replace(', "{', ', f"{')
+TRITON = f'''{HEAD}
+@triton.jit
+def twice(x):
+    """Twice."""
+    return x + x
+
+
+@triton.jit
+def large_kernel(x_ptr):
+    tl.store(x_ptr, twice(tl.load(x_ptr)))
+
+
+@triton.jit
+def thrice(x):
+    return x + x + x
+
+
+@triton.jit
+def small_kernel(x_ptr):
+    tl.store(x_ptr, thrice(tl.load(x_ptr)))
+
+
+def one(x):
+    return (1,)
+
+
+@implementation("vector_add", "triton.mine", level="tiled")
+def mine(x, y):
+    if x.numel() > 4096:
+        large_kernel[one(x)](x)
+    else:
+        small_kernel[one(x)](x)
+    return x
+'''
+COUNTED = {
+    # kernel, launch, helpers, shared: lines
+    # Helpers: twice 1, the shorter total of one argument 4, which means the other by its call 4, and total 1.
+    "overloads": (OVERLOADS, (4, 3, 10, 0)),
+    # Helpers: Pack 4, from_float 2, the shorter specialisation 2, the shorter store 4.
+    "templates": (TEMPLATES, (4, 3, 12, 0)),
+    # Helpers: LOAD 2, WIDTH, half_of, load.
+    "macros": (MACROS, (6, 3, 5, 0)),
+    # Helpers: third 3, second, first, for_ints behind the condition; shared: WARP.
+    "nested helpers": (NESTED, (8, 3, 6, 1)),
+    "fallbacks": (FALLBACKS, (1, 3, 0, 0)),
+    # Helpers: twice 3, one 2.
+    "triton": (TRITON, (3, 6, 5, 0)),
+}
+
+
+@for_each("text,lines", COUNTED.values(), ids=lambda case: case[0])
+def test_implementations_have_the_lines_counted_by_hand(
+    text: str, lines: tuple[int, ...], tmp_path: Path, own_registry: None
+) -> None:
+    found = code_size(loaded(tmp_path / "users.py", text))
+    parts = (found.kernel, found.launch, found.helpers, found.shared)
+    assert tuple(part.lines for part in parts) == lines
+    assert found.lines == sum(lines[:3]), "shared code stands beside the headline"
+
+
+@for_each("text,name", [(FALLBACKS, "any_size"), (TRITON, "small_kernel")])
+def test_a_kernel_of_other_cases_is_named_and_not_counted(
+    text: str, name: str, tmp_path: Path, own_registry: None
+) -> None:
+    assert code_size(loaded(tmp_path / "users.py", text)).fallbacks == (name,)
+
+
+def test_what_a_worker_reports_gives_the_same_size(tmp_path: Path, own_registry: None) -> None:
+    impl = loaded(tmp_path / "users.py", TEMPLATES)
+    kernels = launched(impl)
+    assert decode(type(kernels), encode(kernels)) == kernels
+    assert code_size(impl, kernels) == code_size(impl)
+
+
+def test_helpers_of_an_op_are_told_from_shared_code() -> None:
+    """vector_add's kernels use the op's own file and common.cuh alone."""
+    (impl,) = registry.implementations("vector_add", ["pybind.vectorized"])
+    found = code_size(impl)
+    assert min(found.helpers.lines, found.shared.lines) > 0
+    assert (found.binding.lines, found.module.lines) == (1, 2)
+
+
+def test_declarations_are_told_apart() -> None:
+    unit = cpp.text_unit(
+        textwrap.dedent("""\
+        #pragma once
+        #include "other.cuh"
+        #ifndef A
+        #define LONG(type) \\
+            extern type x; \\
+            f()
+        #endif  // A
+        using index_t = long long;  // offsets
+        namespace inner {
+        constexpr int WARP = 32, TWO[2] = {1, 2};
+        struct alignas(sizeof(int) * 2) Pair { int a; int sum() { return a; } };
+        template <typename T>
+        __device__ T load(const T* p);
+        template <>
+        __device__ float load<float>(const float* p) { return *p; }
+        __device__ void array(int (&seen)[2], int (*f)(int)) { seen[0] = f(1); }
+        }  // namespace inner
+        template <int N = 4>
+        __global__ __launch_bounds__(N * (1 + 1)) SOME_MACRO(N) void work(int x = 3) {
+            if (x) { LONG(int); }
+        }
+        auto twice = [](int x) { return 2 * x; };
+        __device__ Pair operator+(Pair a, Pair b) {
+            return a;
+        }
+        """)
+    )
+    assert {name: len(pieces) for name, pieces in unit.named.items()} == {
+        name: 2 if name == "load" else 1
+        for name in ("LONG", "index_t", "WARP", "TWO", "Pair", "load", "array", "work", "twice", "operator+")
+    }
+    assert [piece.text[:12] for piece in unit.reached([cpp.Use("work")])] == ["template <in", "#define LONG"]
+
+
+def test_a_binding_has_its_own_variants_line_only(tmp_path: Path) -> None:
+    file = tmp_path / "op.cu"
+    file.write_text(
+        "static int shared() { return 1; }\n"
+        "static int one(int x) { return shared(); }\n"
+        "static int two(int x) { return shared() + 1; }\n"
+        'PYBIND11_MODULE(op, m) {\n    m.doc() = "op";\n    m.def("one", &one);\n'
+        '    m.def("two", [](int x) { int y = x; return two(y); });\n}\n'
+    )
+    found = cpp.host_code(file, "two")
+    assert found.binding.text == 'm.def("two", [](int x) { int y = x; return two(y); });'
+    assert found.module.text.split("\n") == ["PYBIND11_MODULE(op, m) {", 'm.doc() = "op";', "}"]
+    assert [piece.text.split("(")[0] for piece in found.launch] == ["static int two"]
+    assert [piece.text.split("(")[0] for piece in found.others] == ["static int shared"]
+
+
 REGISTERED = '@implementation("vector_add", "torch.mine", level="naive")'
 FUNCTION = f"{REGISTERED}\ndef mine(x, y):\n    return x + y\n"
 INSIDE = textwrap.indent(FUNCTION, "    ")
@@ -82,21 +360,21 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("text", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+@for_each("text", ELSEWHERE.values())
 def test_a_function_is_found_where_it_stands(
     text: str, mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
-    assert code_size(loaded(tmp_path / "other.py", text)).launch == RoleSize(2, 12)
+    assert code_size(loaded(tmp_path / "other.py", IMPORT + text)).launch == RoleSize(2, 12)
 
 
 def test_a_lambda_is_its_statement(mine: dict[str, Implementation], tmp_path: Path) -> None:
-    found = code_size(loaded(tmp_path / "other.py", f"{REGISTERED[1:]}(lambda x, y: x + y)\n"))
+    found = code_size(loaded(tmp_path / "other.py", f"{IMPORT}{REGISTERED[1:]}(lambda x, y: x + y)\n"))
     assert found.launch.lines == 1
 
 
 def test_what_exec_makes_has_a_hash_and_no_size(mine: dict[str, Implementation], tmp_path: Path) -> None:
     text = f"exec({REGISTERED + '{}def mine(x, y): return x'!r}.format(chr(10)))\n"
-    impl = loaded(tmp_path / "other.py", text)
+    impl = loaded(tmp_path / "other.py", IMPORT + text)
     assert source_hash(impl)
     with pytest.raises(OSError, match=r"^its function is not found in <string>: exec made it"):
         code_size(impl)
@@ -106,12 +384,14 @@ def test_a_kernel_that_calls_a_name_as_its_launch_is_called_does_not_hold_the_la
     mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
     text = f"import triton\n\n@triton.jit\ndef kernel(mine):\n    mine + 1\n\n{REGISTERED}\n"
-    found = code_size(loaded(tmp_path / "other.py", text + "def mine(x):\n    kernel[1](x)\n    return x\n"))
+    found = code_size(
+        loaded(tmp_path / "other.py", IMPORT + text + "def mine(x):\n    kernel[1](x)\n    return x\n")
+    )
     assert (found.kernel.lines, found.launch.lines) == (3, 3)
 
 
-@pytest.mark.parametrize(
-    ("parameter", "body", "lines"),
+@for_each(
+    "parameter,body,lines",
     [
         ("", "helper(x)", 4),
         (", helper=abs", "helper(x)", 2),
@@ -124,10 +404,10 @@ def test_a_name_of_a_function_s_own_is_not_one_of_the_module_s(
     parameter: str, body: str, lines: int, mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
     text = f"def helper(x):\n    return x\n\n{REGISTERED}\ndef mine(x, y{parameter}):\n    return {body}\n"
-    assert code_size(loaded(tmp_path / "other.py", text)).lines == lines
+    assert code_size(loaded(tmp_path / "other.py", IMPORT + text)).lines == lines
 
 
-@pytest.mark.parametrize("broken", [b"def f(:\n", b"# \xff\n", b"x = '\x00'\n"])
+@for_each("broken", [b"def f(:\n", b"# \xff\n", b"x = '\x00'\n"])
 def test_a_file_beside_it_that_is_no_python_is_hashed_all_the_same(
     broken: bytes, mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
@@ -135,7 +415,7 @@ def test_a_file_beside_it_that_is_no_python_is_hashed_all_the_same(
     beside = tmp_path / "broken.py"
     beside.write_bytes(broken)
     text = f"try:\n    import broken\nexcept (SyntaxError, ValueError):\n    pass\n{FUNCTION}"
-    impl = loaded(tmp_path / "other.py", text)
+    impl = loaded(tmp_path / "other.py", IMPORT + text)
     before = source_hash(impl)
     assert code_size(impl).launch == RoleSize(2, 12)
     beside.write_bytes(broken + b"1\n")
@@ -143,9 +423,7 @@ def test_a_file_beside_it_that_is_no_python_is_hashed_all_the_same(
     assert source_hash(impl) != before
 
 
-@pytest.mark.parametrize(
-    ("before", "encoding"), [("", "utf-8-sig"), ("# -*- coding: latin-1 -*-\n", "latin-1")]
-)
+@for_each("before,encoding", [("", "utf-8-sig"), ("# -*- coding: latin-1 -*-\n", "latin-1")])
 def test_a_file_is_read_in_the_encoding_that_python_reads_it_in(
     before: str, encoding: str, mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
@@ -178,3 +456,41 @@ def test_sizes_are_kept_until_a_source_changes(
         file.write("MORE = 1\n")
     kept_code_size(mine["triton.mine"])
     assert counted.count("triton.mine") == 2
+
+
+def test_concepts_are_not_found_in_comments() -> None:
+    assert concepts_of([CodePiece("int x; // __shared__ and asm\n", "cuda")]) == ()
+    assert concepts_of([CodePiece("__shared__ int x;", "cuda")]) == ("shared memory",)
+
+
+@for_each(
+    "triton,gluon",
+    [
+        ("tl.sum(x)", "gl.sum(x)"),
+        ("tl.debug_barrier()", "gl.barrier()"),
+        ("tl.atomic_add(x, 1)", "gl.atomic_add(x, 1)"),
+        ("tl.arange(0, 8)", "gl.arange(0, 8)"),
+    ],
+)
+def test_what_is_said_in_both_is_the_same_concept(triton: str, gluon: str) -> None:
+    found = concepts_of([CodePiece(triton, "python")])
+    assert found
+    assert concepts_of([CodePiece(gluon, "python")]) == found
+
+
+def test_a_layout_of_registers_is_one_to_know() -> None:
+    assert concepts_of([CodePiece("gl.BlockedLayout([1], [32], [4], [0])", "python")]) == (
+        "register layouts",
+    )
+    assert concepts_of([CodePiece("gl.SwizzledSharedLayout(1, 1, 1, [0])", "python")]) == ()
+
+
+def test_what_cannot_be_counted_is_said_why(
+    mine: dict[str, Implementation], tmp_path: Path, cache: Path
+) -> None:
+    impls = [*registry.implementations("vector_add", ["torch.*"]), mine["triton.mine"]]
+    (tmp_path / "mine.py").unlink()
+    counting = Counting(impls, mock.Mock())
+    counting.finish()
+    assert counting.code_sizes == {impl.label: code_size(impl) for impl in impls[:-1]}
+    assert counting.uncounted["triton.mine"].startswith("code size unread: ")

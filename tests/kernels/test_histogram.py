@@ -11,7 +11,7 @@ import torch
 
 from compare import registry
 from compare.arguments import check_bytes
-from compare.resources.static import from_cubin
+from compare.resources.static import Request, from_cubins
 from compare.spec import Case, Implementation, UsageError, case
 from mutants import failed, spoiled
 from on_device import skip_unless_quick
@@ -94,7 +94,7 @@ def test_only_vectors_of_bytes_are_taken(x: object) -> None:
 def test_gluons_counters_are_all_that_lies_in_shared_memory() -> None:
     """Inline PTX addresses them from the beginning of shared memory."""
     (impl,) = registry.implementations("histogram", ["triton.gluon"])
-    (kernel,) = from_cubin(OP, impl, OP.cases.default, "sm_90")
+    ((kernel,),) = from_cubins([Request(OP, impl, OP.cases.default, "sm_90")])  # type: ignore[misc]
     assert kernel.dynamic_shared_bytes == 256 * 64 * 4
     assert kernel.static_shared_bytes == 0
     assert kernel.spilled_bytes == 0

@@ -421,25 +421,16 @@ def test_code_sizes_are_own_helpers_both_and_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithms", "steps", "said"),
+    ("algorithms", "said"),
     [
-        (("x", "x"), (("read", "write"), ("read", "write")), "The same algorithm (x) is 13 lines in Triton"),
-        (("x", "y"), (("read", "write"), ("read", "write")), "onepass is 13 lines in Triton"),
-        (("", ""), (("read", "write"), ("read", "write")), "onepass is 13 lines in Triton"),
-        (
-            ("x", "x"),
-            (("read", "sum", "write"), ("read", "write")),
-            "Steps: Triton read, sum, write; CUDA read, write.",
-        ),
+        (("x", "x"), "The same algorithm (x) is 13 lines in Triton"),
+        (("x", "y"), "onepass is 13 lines in Triton"),
+        (("", ""), "onepass is 13 lines in Triton"),
     ],
 )
-def test_the_same_algorithm_is_said_of_the_same_steps_alone(
-    algorithms: tuple[str, str], steps: tuple[tuple[str, ...], tuple[str, ...]], said: str
-) -> None:
+def test_the_same_algorithm_is_said_where_both_declare_it(algorithms: tuple[str, str], said: str) -> None:
     sizes = {
-        label: CodeSize(
-            *[RoleSize(n, 10 * n) for n in (10, 1, 2, 50)], algorithm=algorithms[i], steps=steps[i]
-        )
+        label: CodeSize(*[RoleSize(n, 10 * n) for n in (10, 1, 2, 50)], algorithm=algorithms[i])
         for i, label in enumerate(("triton.onepass", "cupy.onepass"))
     }
     rows = tuple(replace(row, timing=None) for row in made_up.rows())

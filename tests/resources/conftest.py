@@ -25,6 +25,7 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Registers what a user's file holds, until the test is over."""
+    registry.implementations("vector_add")  # registered once a process: not into the copy
     known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
     monkeypatch.setattr(registry, "_implementations", known)
 

@@ -8,8 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +16,14 @@ from compare.resources.banks import WARP, Access, conflicts, times_served
 from compare.spec import UsageError
 from cuda_impl import flags
 from cuda_impl.rawkernel import transpose
+from loops import for_each
 from tools.docs import blocks
 
 LANES = range(WARP)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "lane_bytes", "served", "more"),
+@for_each(
+    "addresses,lane_bytes,served,more",
     [
         ([4 * lane for lane in LANES], 4, 1, 0),  # neighbours
         ([0 for _ in LANES], 4, 1, 0),  # one word for all
@@ -45,8 +44,8 @@ def test_turns_are_counted(addresses: list[int], lane_bytes: int, served: int, m
     assert (times_served(access), conflicts(access)) == (served, more)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "lane_bytes", "message"),
+@for_each(
+    "addresses,lane_bytes,message",
     [((0,), 3, "1, 2, 4, 8 or 16"), ((), 4, "0 lanes"), ((0,) * 33, 4, "33 lanes"), ((2,), 4, "address 2")],
 )
 def test_what_is_no_access_is_refused(addresses: tuple[int, ...], lane_bytes: int, message: str) -> None:
@@ -152,7 +151,6 @@ impl.run(torch.rand(1024, 1024, device="cuda"))
 torch.cuda.synchronize()
 """
 
-
 SIZE = 1024
 """Rows and columns of what RUN transposes, in fp32."""
 
@@ -190,43 +188,3 @@ def test_a_gpu_counts_as_many(variant: str) -> None:
     if ncu is None:
         pytest.skip("needs Nsight Compute (ncu), and there is none")
     hold_against(variant, counted(ncu, variant))
-
-
-def like_ncu(path: Path, load: str, store: str = "0", error: str = "") -> str:
-    """A program that prints what Nsight Compute would have counted, or says that it may not."""
-    if error:
-        path.write_text(f"#!/bin/sh\necho '==ERROR== {error}'\nexit 1\n")
-    else:
-        path.write_text(
-            "#!/bin/sh\ncat <<'END'\n==PROF== Connected to process 7\n"
-            '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
-            f'"0","transpose","{COUNTERS["load"]}","","{load}"\n'
-            f'"0","transpose","{COUNTERS["store"]}","","{store}"\nEND\n'
-        )
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("variant", "load", "store", "holds"),
-    [
-        ("shared", "1,015,808", "0", True),  # 31 for each of a warp's 32768 loads
-        ("shared", "1,015,808", "32,768", False),
-        ("shared", "32,768", "0", False),
-        ("padded", "0", "200", True),
-        ("padded", "1,015,808", "0", False),
-    ],
-)
-def test_what_ncu_counts_is_held_against_the_arithmetic(
-    tmp_path: Path, variant: str, load: str, store: str, holds: bool
-) -> None:
-    found = counted(like_ncu(tmp_path / "ncu", load, store), variant)
-    with nullcontext() if holds else pytest.raises(AssertionError):
-        hold_against(variant, found)
-
-
-def test_counters_that_may_not_be_read_are_no_failure(tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match="ERR_NVGPUCTRPERM"):
-        counted(like_ncu(tmp_path / "ncu", "", error="ERR_NVGPUCTRPERM"), "shared")
-    with pytest.raises(AssertionError, match="no device"):
-        counted(like_ncu(tmp_path / "ncu", "", error="no device"), "shared")

@@ -1,24 +1,30 @@
-"""Resources on a GPU: what the profiler saw, and both readers alike."""
+"""Resources on a GPU: what the profiler saw, both readers alike, and profiles that are kept."""
 
 from __future__ import annotations
 
 import doctest
 import functools
 from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 from compare import registry
+from compare.records.encoding import encode
 from compare.resources import profiler as profiler_module
-from compare.resources import static
+from compare.resources import profiles, static
 from compare.resources.kernels import merged
 from compare.resources.profiler import from_profiler
 from compare.resources.static import Request, from_cubins
 from compare.spec import Case, Implementation, KernelResources, Op, case
+from compare.stages.resources import profile_case
+from loops import for_each
 
 ADD = registry.get_op("vector_add")
 SMALL = case("fp32", N=4096)
+CARD = "a card"
 
 
 def on(label: str, op: Op = ADD) -> Implementation:
@@ -52,8 +58,8 @@ def test_copies_and_sets_are_no_kernels() -> None:
     assert [e["name"] for e in profiler_module.kernel_events({"traceEvents": events})] == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
+@for_each(
+    "name,expected",
     [
         ("softmax_online_kernel", "softmax_online_kernel"),
         (
@@ -71,19 +77,14 @@ def test_copies_and_sets_are_no_kernels() -> None:
             "cunn_SoftMaxForward<4, float>",
         ),
         ("triton_red_fused__softmax_0", "triton_red_fused__softmax_0"),
+        (
+            "void at::native::wise<" + "at::F<float>, " * 9 + ">(int)",
+            f"wise<{'at::F<float>, ' * 9}"[:97] + "...",
+        ),
     ],
 )
 def test_names_are_readable(name: str, expected: str) -> None:
     assert profiler_module.readable(name) == expected
-
-
-def test_long_names_are_cut() -> None:
-    name = profiler_module.readable(
-        "void at::native::elementwise<" + "at::native::Functor<float>, " * 9 + ">(int)"
-    )
-    assert name.startswith("elementwise<")
-    assert name.endswith("...")
-    assert len(name) == 100
 
 
 OURS = [
@@ -162,3 +163,49 @@ def test_the_profiler_sees_pytorchs_own_kernels() -> None:
     naive = on("torch.naive", registry.get_op("softmax"))
     x = torch.randn(64, 1024, device=device)
     assert sum(k.launches for k in from_profiler(naive, (x,))) >= 4
+
+
+@pytest.fixture
+def new_cache(_own_cache: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+
+
+def request(label: str) -> Request:
+    return Request(ADD, on(label), SMALL, "sm_90")
+
+
+def test_a_profile_is_kept_for_its_card_and_its_case(new_cache: None) -> None:
+    one = request("cupy.scalar")
+    assert profiles.kept(one, CARD) == ()
+    profiles.keep(one, CARD, ())  # a process's first profile may be empty: no result
+    assert profiles.kept(one, CARD) == ()
+    profiles.keep(one, CARD, (KERNEL,))
+    assert profiles.kept(one, CARD) == (KERNEL,)
+    assert profiles.kept(one, "another card") == ()
+    assert profiles.kept(replace(one, case=case("fp32", N=1024)), CARD) == ()
+
+
+def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, new_cache: None) -> None:
+    """A user's file and what compiles anew are profiled every time."""
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: CARD)
+    monkeypatch.setattr("compare.stages.resources.default_archs", lambda device: ("sm_90",))
+    monkeypatch.setattr("compare.stages.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
+    labels = ["torch.eager", "torch.compile", "triton.blocked", "cupy.scalar"]
+    impls = registry.implementations("vector_add", labels)
+    impls = [replace(impl, foreign=impl.label == "triton.blocked") for impl in impls]
+
+    def profiled() -> list[str]:
+        """The labels of those whose workers are asked; every row gets its kernels."""
+        asked: list[str] = []
+        worker = mock.Mock(ask=lambda *_, **__: {"kernels": [encode(KERNEL)], "own": ["some_kernel"]})
+        crew = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
+        context = mock.MagicMock(op=ADD, crew=crew, device=torch.device("cuda"))
+        rows = [mock.Mock(impl=impl) for impl in impls]
+        found = dict(profile_case(context, SMALL, rows, mock.MagicMock(), last=True))
+        assert found.keys() == set(labels)
+        assert found["cupy.scalar"] == (KERNEL,)
+        assert {call.args[0].label for call in crew.dismiss.call_args_list} == set(labels)
+        return sorted(asked)
+
+    assert profiled() == sorted(labels)
+    assert profiled() == ["torch.compile", "triton.blocked"]

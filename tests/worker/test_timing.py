@@ -162,7 +162,6 @@ def test_mishaps_on_a_gpu_cost_no_other_its_times(tmp_path: Path, card: torch.de
     assert isinstance(waits, Timing)
     assert waits.graph_us is None
     assert any("include host time" in note for note in waits.notes)
-    assert any("no CUDA graph" in note for note in waits.notes)
     assert isinstance(found["triton.greedy"], MemoryError)
     assert isinstance(found["triton.wild"], (Ended, Raised))  # an illegal access is no crash of the judge
 

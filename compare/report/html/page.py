@@ -405,8 +405,6 @@ class _Op:
             yield "code size, lines / tokens", ", ".join(said) or NOTHING
             if size.fallbacks:
                 yield "kernels of other cases, not counted", ", ".join(size.fallbacks)
-            if size.steps:
-                yield "steps", ", ".join(size.steps)
             if size.concepts:
                 yield "concepts", ", ".join(size.concepts)
         yield "accumulator", row.accumulator
