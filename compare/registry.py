@@ -328,12 +328,16 @@ def nothing_of(op: str, path: str, has: Iterable[str]) -> str:
     return f"--load {path}: it has nothing of {op}, but of {', '.join(sorted(has))}"
 
 
-def load(path: str) -> Loaded:
+def load(path: str, *, untrusted: bool = False) -> Loaded:
     """Import a user's file, which registers ops or implementations of its own.
+
+    Args:
+        path: the file.
+        untrusted: this is a worker process. Ctrl-C does not reach it: an interruption is the file's own.
 
     Raises:
         UsageError: there is none, it raises, or it registers nothing.
-        KeyboardInterrupt: Ctrl-C came meanwhile, which is no word of the file's.
+        KeyboardInterrupt: Ctrl-C came meanwhile; the file did not raise it.
     """
     file = Path(path).absolute()
     if not file.is_file():
@@ -349,7 +353,7 @@ def load(path: str) -> Loaded:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt) and not _is_worker():
+        if isinstance(error, KeyboardInterrupt) and not untrusted:
             raise
         line = line_in(error, file) or "?"
         if isinstance(error, UsageError):  # which says all that there is to say
@@ -387,13 +391,6 @@ def load(path: str) -> Loaded:
         )
     _files_of_ops.update(dict.fromkeys(ops, str(file.resolve())))
     return Loaded(ops, new)
-
-
-def _is_worker() -> bool:
-    """Whether this process runs what others wrote: Ctrl-C does not reach it, so they alone interrupt it."""
-    from multiprocessing import parent_process  # which takes a while, and hardly ever matters
-
-    return parent_process() is not None
 
 
 def _running(path: str) -> str:

@@ -48,8 +48,8 @@ from compare.stages.timing import WEIGHT, replay_case, time_case, with_result
 from compare.timing import calibration, speed_of_light
 from compare.timing.rounds import Result
 from compare.tuning import matching, sweep
-from compare.worker.exchange import Exchange
-from compare.worker.pool import Crew
+from compare.worker.buffers import CaseBuffers
+from compare.worker.pool import WorkerPool
 from compare.worker.start import prepare
 from compare.worker.timing import Cheated
 
@@ -88,7 +88,7 @@ def run(
     options: Options,
     progress: Progress = silent,
     results: Path = archive.RESULTS,
-    crew: Crew | None = None,
+    pool: WorkerPool | None = None,
 ) -> Comparison:
     """Compare the implementations of ``op``.
 
@@ -99,7 +99,7 @@ def run(
         options: as on the command line; the op's baseline is always among the rows.
         progress: called at every step.
         results: where recorded times are found.
-        crew: workers that stay when it is over; if not given, it has its own.
+        pool: workers that stay when it is over; if not given, it has its own.
 
     Raises:
         UsageError: no such device, or a case this machine cannot hold.
@@ -112,13 +112,13 @@ def run(
     if tried is not None:
         impls = list(tried.impls)
     found: dict[Case, _Found] = {}
-    with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
+    with nullcontext(pool) if pool else WorkerPool(op, device, options.timeout_s) as pool:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         steps = plan(op, options, device.type)
-        crew.build(able, [step.case.dtype for step in steps if step.check])
+        pool.build(able, [step.case.dtype for step in steps if step.check])
         if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here
             progress("starting workers", 0.0)
-            crew.start(able)
+            pool.start(able)
         progress("looking at this machine", 0.0)
         environment = _environment(device)
         for step in steps:
@@ -127,8 +127,8 @@ def run(
         meter = Meter(progress, _weight(steps, len(impls), device))
         meter.say("reading sources")
         hashes = {impl.label: source_hash(impl) for impl in impls}
-        counting = Counting(impls, crew)
-        context = Context(op, tuple(impls), tuple(steps), options, device, crew, meter, hashes, tried)
+        counting = Counting(impls, pool)
+        context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, tried)
         compilation = Compilation.begin(context)
         interrupted = True
         try:
@@ -234,21 +234,21 @@ def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: 
     op, case = context.op, step.case
     try:
         expected = expected_outputs(op, case, context.device)
-        exchange = Exchange(op, case, context.device, expected, timed=True)
+        buffers = CaseBuffers(op, case, context.device, expected, timed=True)
     except MemoryError as error:
         found.take_results({one.row.label: error for one in found.correct()})
         return
-    with exchange:
+    with buffers:
         if correct := found.correct():
             compilation.wait(context)
-            timed = time_case(context, case, correct, exchange)
+            timed = time_case(context, case, correct, buffers)
             found.ceilings, found.card = timed.ceilings, timed.card
             found.take_results(timed.results)
             if timed.interrupted:
                 raise KeyboardInterrupt
         if step.inspect:
             last = step is context.steps[-1]
-            for label, kernels in profile_case(context, case, found.correct(), exchange, last=last):
+            for label, kernels in profile_case(context, case, found.correct(), buffers, last=last):
                 if isinstance(kernels, Cheated):
                     found.take_results({label: kernels})
                 else:

@@ -13,12 +13,14 @@ import json
 import os
 import pkgutil
 import re
+import socket
 import struct
 import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import msgspec
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -26,12 +28,15 @@ from hypothesis import strategies as st
 import made_up
 from compare import commands
 from compare.cli import main
+from compare.code_size.count import CountedKernel, Launched
 from compare.command_line.options import COMMANDS
 from compare.records import archive
-from compare.records.encoding import encode
 from compare.registry import ROOT
 from compare.spec import Tuning
-from compare.worker import answers
+from compare.timing.stopwatch import Reading
+from compare.worker import messages
+from compare.worker.channel import Channel
+from compare.worker.foreign import Description
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 FUZZED = settings(
@@ -187,74 +192,71 @@ def test_arguments(words: list[str], tmp_path_factory: Any) -> None:
     assert {path: path.stat().st_mtime_ns for path in ROOT.iterdir()} == before
 
 
-SAMPLE = {"gpu_us": 1.0, "host_us": 2.0, "exposed": False}
-CALL = {"problem": None, "violations": [], "guarded": True, "shared": None, "borrowed": [], "launched": True}
-IMPLEMENTATION = {
-    "op": "vector_add", "label": "triton.mine", "level": "tiled", "requires": None, "accumulator": "fp32",
-    "without_gpu": True, "algorithm": "", "tunable": {"BLOCK": [1, 2]}, "defaults": {"BLOCK": 1}, "line": 3,
-}  # fmt: skip
-KERNELS = encode(made_up.rows()[1].resources)
-TUNING = encode(Tuning("k", "key", "found", ("a", "b"), 2, 0.5))
-ANSWERS: dict[str, Any] = {
-    "begin": None,
-    "connect": 0.25,
-    "prepare": 2.5,
-    "load": {"ops": [], "implementations": [IMPLEMENTATION]},
-    "rest": {"held_bytes": 0, "kept_bytes": 0},
-    "first": {"ms": 1.5, "tunings": [TUNING]},
-    "call": CALL,
-    "profile": {"kernels": KERNELS, "own": ["k"]},
-    "launched": {"kernels": [{"name": "k", "source": "", "instance": None}], "fallbacks": []},
-    "first_again": "torch.float32",
-    "cold": SAMPLE,
-    "warm": SAMPLE,
-    "enter": None,
-}
-ERROR = {"kind": "failed", "name": "ValueError", "text": "no", "where": "", "trace": ""}
+IMPLEMENTATION = Description(
+    *("vector_add", "triton.mine", "tiled", None, "fp32", True, ""), {"BLOCK": (1, 2)}, {"BLOCK": 1}, 3
+)
+ANSWERS: tuple[tuple[messages.WorkerRequest[Any], Any], ...] = (
+    (messages.Setup("cpu"), None),
+    (messages.Connect(), 0.25),
+    (messages.Load(("mine.py",)), messages.Contents((), (IMPLEMENTATION,))),
+    (messages.Rest(), messages.Held(0, 0)),
+    (
+        messages.First((), (), {}),
+        messages.FirstCall(1.5, (Tuning("k", "key", "found", ("a", "b"), 2, 0.5),)),
+    ),
+    (messages.CheckCall((), {}, {}, 7), messages.Called(None, ("y",), True, None, (), True)),
+    (messages.FindKernels((), {}), messages.Profile(made_up.rows()[1].resources, ("k",))),
+    (messages.FindLaunched(), Launched((CountedKernel("k"),))),
+    (messages.Compile((), "sm_90"), (b"code",)),
+    (messages.CallAgain(), "torch.float32"),
+    (messages.Warm(0, "graph", 3), Reading(1.0, 2.0)),
+)
+RAISED = messages.Answer("7", raised=messages.Error("failed", "ValueError", "no", "", ""))
 
 
 def test_honest_answers_are_read() -> None:
-    for what, value in ANSWERS.items():
-        message = {"answer": value, "number": "7", "forked": False}
-        assert answers.read(json.dumps(message).encode(), what).answer == value
-    raised = {"raised": ERROR, "lost": None, "number": "7", "forked": False}
-    found = answers.read(json.dumps(raised).encode(), "call").raised
-    assert found is not None
-    assert found.name == "ValueError"
+    for request, value in ANSWERS:
+        answer = messages.Answer("7", value=value)
+        assert messages.read_answer(messages.encode(answer), request) == answer
+        assert messages.read_answer(messages.encode(RAISED), request) == RAISED
 
 
 @FUZZED
 @given(data=st.data())
 def test_workers_answers(data: st.DataObject) -> None:
-    what = data.draw(st.sampled_from(sorted(ANSWERS)))
-    honest = {"answer": ANSWERS[what], "number": "7", "forked": False}
-    if data.draw(st.booleans()):
-        honest = {"raised": ERROR, "lost": None, "number": "7", "forked": False}
-    message = json.dumps(damaged(data.draw, honest)).encode()
+    request, value = data.draw(st.sampled_from(ANSWERS))
+    honest = RAISED if data.draw(st.booleans()) else messages.Answer("7", value=value)
+    message = json.dumps(damaged(data.draw, msgspec.to_builtins(honest))).encode()
     if data.draw(st.booleans()):
         message = message[: data.draw(st.integers(0, len(message)))] + data.draw(st.binary(max_size=9))
-    with contextlib.suppress(ValueError, TypeError):
-        found = answers.read(message, what)
-        assert all(c.isprintable() or c in "\n\t" for c in json.dumps(found.answer, ensure_ascii=False))
+    with contextlib.suppress(ValueError):
+        answer = messages.read_answer(message, request)
+        assert isinstance(answer.value, (type(value), type(None)))
+        text = json.dumps(msgspec.to_builtins(answer), ensure_ascii=False)
+        assert all(c.isprintable() or c in "\n\t" for c in text)
 
 
 @FUZZED
 @given(chunks=st.lists(st.binary(max_size=20), max_size=6), size=st.integers(-(2**31), 2**31 - 1))
 def test_what_comes_through_the_pipe(chunks: list[bytes], size: int) -> None:
-    receiver, sender = os.pipe()
-    inbox = answers.Inbox(receiver)
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
     try:
         for chunk in (struct.pack("!i", size), *chunks):
-            os.write(sender, chunk)
+            theirs.sendall(chunk)
         with contextlib.suppress(ValueError):
-            message = inbox.message(0.0)
+            message = channel.receive(0.0)
             assert message is None or len(message) == size
-        os.close(sender)
-        sender = -1
+        theirs.close()
         with contextlib.suppress(ValueError, EOFError):
-            while inbox.message(0.0) is not None:
+            while channel.receive(0.0) is not None:
                 pass
     finally:
-        os.close(receiver)
-        if sender >= 0:
-            os.close(sender)
+        channel.close()
+        theirs.close()
+
+
+def test_the_record_is_one(tmp_path: Path) -> None:
+    for text in (json.dumps(RECORD), "\n".join(LINES)):
+        (tmp_path / "r.json").write_text(text)
+        assert archive.read(tmp_path / "r.json")

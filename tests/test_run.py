@@ -27,7 +27,8 @@ from compare.stages.meter import Meter, silent
 from compare.stages.resources import Compilation
 from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
-from compare.worker.pool import Crew
+from compare.worker.messages import Held
+from compare.worker.pool import WorkerPool
 from cuda_impl import build
 from loaded_files import SMALL, rows_of
 from loops import for_each
@@ -173,11 +174,11 @@ def test_what_an_allocator_says_of_a_limit_is_in_the_row() -> None:
 def test_workers_that_are_given_stay(op: Op, tmp_path: Path) -> None:
     asked = Options(cases=(SMALL,), device="cpu", resources=False)
     (impl,) = implementations(op.name)
-    with Crew(op, torch.device("cpu"), asked.timeout_s) as crew:
+    with WorkerPool(op, torch.device("cpu"), asked.timeout_s) as pool:
         workers = []
         for _ in range(2):
-            running.run(op, asked, results=tmp_path, crew=crew)
-            workers.append(crew.of(impl))
+            running.run(op, asked, results=tmp_path, pool=pool)
+            workers.append(pool.of(impl))
         assert workers[0] is workers[1]
         assert workers[0].alive
     assert not workers[0].alive
@@ -438,18 +439,18 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     """Each is the first of its process."""
     op = write("".join(f"adding('{label}')(added)\n" for label in ("triton.a", "cupy.built", "cupy.too")))
     device, impls = torch.device("cuda"), implementations("adding")
-    worker = mock.Mock(ask=mock.Mock(return_value={"held_bytes": 0, "kept_bytes": 0}))
-    for name in ("expected_outputs", "Exchange", "check"):
+    worker = mock.Mock(ask=mock.Mock(return_value=Held(0, 0)))
+    for name in ("expected_outputs", "CaseBuffers", "check"):
         monkeypatch.setattr(f"compare.worker.checking.{name}", mock.MagicMock())
     monkeypatch.setattr(Checking, "width", lambda self, count: 1)
     monkeypatch.setattr(Checking, "allowance", lambda self: 1)
-    monkeypatch.setattr(Checking, "_probe", lambda self, stage: self._probed.set())
+    monkeypatch.setattr(Checking, "_probe", lambda self, stage: self._probes.set_result(None))
     monkeypatch.setattr(Checking, "_first_call", lambda *_: (1.5, ()))
-    crew = Crew(op, device, 1.0)
-    crew.build(impls, [SMALL.dtype])
-    monkeypatch.setattr(crew, "of", lambda impl: worker)
-    crew.contexts_s.update({impl.label: 0.1 for impl in impls})
-    checking = Checking(op, SMALL, device, crew, {impl.label: (0,) for impl in impls})
+    pool = WorkerPool(op, device, 1.0)
+    pool.build(impls, [SMALL.dtype])
+    monkeypatch.setattr(pool, "of", lambda impl: worker)
+    pool.contexts_s.update({impl.label: 0.1 for impl in impls})
+    checking = Checking(op, SMALL, device, pool, {impl.label: (0,) for impl in impls})
     first = {impl.label: outcome.first_call_ms for impl, outcome in checking.run(impls, lambda impl: None)}
     assert first == {"torch.eager": 1.5, "triton.a": 1.5, "cupy.built": 2501.5, "cupy.too": 2501.5}
 
@@ -472,7 +473,7 @@ def test_compilers_are_done_before_anything_is_timed(
     found = running._Found({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
     monkeypatch.setattr("compare.run.expected_outputs", mock.Mock())
-    monkeypatch.setattr("compare.run.Exchange", mock.MagicMock())
+    monkeypatch.setattr("compare.run.CaseBuffers", mock.MagicMock())
     monkeypatch.setattr("compare.run.profile_case", lambda *_, **__: done.append("profiled") or [])
     monkeypatch.setattr("compare.stages.timing.CeilingMeter", ceilings)
     monkeypatch.setattr("compare.stages.timing.CudaStopwatch", mock.Mock())

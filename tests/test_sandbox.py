@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import importlib
 import json
 import os
 import pty
@@ -109,17 +108,16 @@ def test_only_the_private_folder_can_be_changed(found: Isolation, gpu: bool, tmp
 
 
 @pytest.mark.parametrize(("found", "gpu"), VARIANTS)
-def test_cupy_keeps_its_kernels_in_the_private_folder(found: Isolation, gpu: bool) -> None:
-    """It was imported before: version 14.2 reads CUPY_CACHE_DIR then."""
-    compiler = importlib.import_module("cupy.cuda.compiler")
-    if not hasattr(compiler, "_kernel_cache_backend"):
-        pytest.skip("this cupy reads CUPY_CACHE_DIR at each compilation")
+def test_compilers_write_into_the_private_folder_or_not_at_all(found: Isolation, gpu: bool) -> None:
+    """cupy was imported before: version 14.2 reads CUPY_CACHE_DIR then, and CUPY_CACHE_IN_MEMORY later."""
 
     def attempt(private: Path) -> None:
-        compiler._kernel_cache_backend.save("kernel.cubin", b"code", "source")
-        assert [*(private / "cupy").iterdir()]
+        assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
+        for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"):
+            (Path(os.environ[name]) / "kernel.cubin").write_bytes(b"code")
+            assert private in Path(os.environ[name]).parents
 
-    assert inside(found, gpu, {"save": attempt}) == {"save": "ok"}
+    assert inside(found, gpu, {"write": attempt}) == {"write": "ok"}
 
 
 @pytest.mark.parametrize(("found", "gpu"), VARIANTS)

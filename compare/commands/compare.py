@@ -396,13 +396,13 @@ def _measured_crossover(
     from compare import run as driver
     from compare.history import crossover
     from compare.report.progress import of_run
-    from compare.worker.pool import Crew
+    from compare.worker.pool import WorkerPool
 
     memory_bytes = machine.environment(device).memory_bytes
     with (
-        Crew(op, device, how.timeout_s) as crew,  # one for all sizes
+        WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
         of_run(op.name, told) as progress,
     ):
         return crossover.find(
-            op, dim, base, how, memory_bytes, lambda each: driver.run(op, each, progress, crew=crew)
+            op, dim, base, how, memory_bytes, lambda each: driver.run(op, each, progress, pool=pool)
         )

@@ -94,7 +94,7 @@ def grade(arguments: argparse.Namespace) -> int:
     if arguments.similar:
         similarity.library()  # if it is missing, before anything is marked
     _check_isolation(arguments.unsafe)
-    prepare(arguments.device, commands=True)
+    prepare(arguments.device)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:

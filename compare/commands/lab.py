@@ -124,7 +124,7 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     from compare.worker.start import prepare
 
     done = work.read_folder(folder)
-    prepare(device, done.lab.ops, commands=True)
+    prepare(device, done.lab.ops)
     marks = marking.correctness(done, device, timeout_s, outputs.say)
     if done.problem:
         print(done.problem, file=sys.stderr)
@@ -158,7 +158,7 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
 
     done = work.read_folder(folder)
     _check_predictions(done, folder / work.ANSWERS)
-    prepare(device, done.lab.ops, commands=True)
+    prepare(device, done.lab.ops)
     outputs.say("measuring what was predicted")
     outcomes = prediction.outcomes(done.lab.prediction, done.predictions, done.lab.op, device, timeout_s)
     runs = [measured for task in done.lab.task if (measured := _task(done, task, device, timeout_s))]

@@ -59,7 +59,7 @@ def measure(name: str, file: Path | None, device: str, timeout_s: float) -> int:
     from compare.report import terminal
     from compare.worker.start import prepare
 
-    prepare(device, [name], commands=True)
+    prepare(device, [name])
     questions = prediction.standard(registry.get_op(name))
     answers = _from_file(file, questions) if file else _typed(questions)
     outputs.say(f"measuring {name}")

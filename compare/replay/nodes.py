@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 import torch
+from msgspec import Struct
 
 from compare.checking.reference import Outputs
 from compare.replay.arena import BASE
@@ -20,8 +20,7 @@ _PARAMETER_BYTES = 32_764
 """Largest parameters of a kernel (CUDA C++ Programming Guide, since CUDA 12.1)."""
 
 
-@dataclass(frozen=True)
-class KernelLaunch:
+class KernelLaunch(Struct, frozen=True, tag=True):
     """A kernel launch."""
 
     name: str
@@ -40,8 +39,7 @@ class KernelLaunch:
     parameters: tuple[bytes, ...]
 
 
-@dataclass(frozen=True)
-class Memset:
+class Memset(Struct, frozen=True, tag=True):
     """``count`` elements set to the low ``element_bytes`` (1, 2 or 4) of ``value``."""
 
     address: int
@@ -50,8 +48,7 @@ class Memset:
     count: int
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(Struct, frozen=True, tag=True):
     """A copy within the arena."""
 
     origin: int
@@ -62,8 +59,7 @@ class Copy:
 Node = KernelLaunch | Memset | Copy
 
 
-@dataclass(frozen=True)
-class TritonSource:
+class TritonSource(Struct, frozen=True, tag=True):
     """What Triton compiles to machine code."""
 
     ir: str
@@ -72,8 +68,7 @@ class TritonSource:
     options: dict[str, int | str | bool | None]
 
 
-@dataclass(frozen=True)
-class CudaSource:
+class CudaSource(Struct, frozen=True, tag=True):
     """What NVRTC compiles to machine code."""
 
     code: str
@@ -85,15 +80,7 @@ class CudaSource:
 Source = TritonSource | CudaSource
 
 
-@dataclass(frozen=True)
-class Sourced:
-    """Several sources."""
-
-    all: tuple[Source, ...]
-
-
-@dataclass(frozen=True)
-class ArenaOutput:
+class ArenaOutput(Struct, frozen=True):
     """An output in the arena."""
 
     address: int
@@ -111,16 +98,14 @@ class ArenaOutput:
         return int((reach + 1) * getattr(torch, self.dtype).itemsize)
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """Memory allocated before the call, as the call finds it."""
 
     address: int
     content: bytes
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """One call."""
 
     nodes: tuple[Node, ...]

@@ -31,8 +31,6 @@ PRIVATE_BYTES = 1 << 30
 _PRIVATE_FILES = 1 << 16
 _PROCESSES = 4096
 _NAME = "3ways-"
-_LONGEST_FOLDER = 66
-"""Of the temporary folder, in bytes: the kernel takes 107 of a socket's path, and 41 come after it."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")
@@ -163,15 +161,9 @@ def protect_judge() -> None:
 # --------------------------------------------------------------------------- the private folder
 
 
-def private_folder(*, of_socket: bool = False) -> Path:
-    """A new private folder, for `enter`; also removes those of runs that were killed.
-
-    Args:
-        of_socket: it will hold a socket. If the temporary folder's path is too long for one, it is in /tmp.
-    """
+def private_folder() -> Path:
+    """A new private folder, for `enter`; also removes those of runs that were killed."""
     temporary = tempfile.gettempdir()
-    if of_socket and len(os.fsencode(temporary)) > _LONGEST_FOLDER:
-        temporary = "/tmp"
     for old in Path(temporary).glob(f"{_NAME}*-*"):
         owner = old.name.removeprefix(_NAME).partition("-")[0]
         if owner.isdecimal() and not Path("/proc", owner).exists():
@@ -193,21 +185,27 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+_FOLDERS = {
+    "TMPDIR": "tmp",
+    "XDG_CACHE_HOME": "cache",
+    "COMPARE_CACHE_DIR": "compare",
+    "TRITON_CACHE_DIR": "triton",
+    "TRITON_DUMP_DIR": "triton-dump",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUPY_CACHE_DIR": "cupy",
+    "CUDA_CACHE_PATH": "cuda",
+}
+
+
 def environment(private: Path) -> dict[str, str]:
     """Variables that send what compilers and libraries write into the private folder."""
     shared = os.environ.get("COMPARE_CACHE_DIR") or str(Path.home() / ".cache" / "gpu-three-ways")
-    folders = {
-        "TMPDIR": "tmp",
-        "XDG_CACHE_HOME": "cache",
-        "COMPARE_CACHE_DIR": "compare",
-        "TRITON_CACHE_DIR": "triton",
-        "TRITON_DUMP_DIR": "triton-dump",
-        "TORCHINDUCTOR_CACHE_DIR": "inductor",
-        "CUPY_CACHE_DIR": "cupy",
-        "CUDA_CACHE_PATH": "cuda",
+    folders = {name: str(private / folder) for name, folder in _FOLDERS.items()}
+    # cupy 14.2 reads CUPY_CACHE_DIR when it is imported, and that was before the isolation.
+    return folders | {
+        "CUPY_CACHE_IN_MEMORY": "1",
+        "COMPARE_CACHE_SHARED": os.environ.get("COMPARE_CACHE_SHARED", shared),
     }
-    found = {name: str(private / folder) for name, folder in folders.items()}
-    return found | {"COMPARE_CACHE_SHARED": os.environ.get("COMPARE_CACHE_SHARED", shared)}
 
 
 # --------------------------------------------------------------------------- inside
@@ -229,15 +227,10 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
     """
     if isolation.namespaces:
         _into_namespaces(private, lifeline, gpu=gpu)
-    inner = environment(private)
-    for name, folder in inner.items():
-        if name != "COMPARE_CACHE_SHARED":
-            Path(folder).mkdir()
-    os.environ.update(inner)
+    for folder in _FOLDERS.values():
+        (private / folder).mkdir()
+    os.environ.update(environment(private))
     tempfile.tempdir = None
-    compiler: Any = sys.modules.get("cupy.cuda.compiler")
-    if hasattr(compiler, "_kernel_cache_backend"):  # cupy 14.2 reads CUPY_CACHE_DIR once, when it is imported
-        compiler._set_kernel_cache_backend(type(compiler._kernel_cache_backend)())
     sys.dont_write_bytecode = True
     if isolation.landlock:
         _into_landlock(isolation.landlock, private, gpu=gpu or isolation.namespaces)

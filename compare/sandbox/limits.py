@@ -9,7 +9,6 @@ import resource
 import select
 import signal
 from contextlib import suppress
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 from compare.sandbox.environment import kept
@@ -81,7 +80,6 @@ def end_with(lifeline: int) -> None:
 
 def close_all_but(*kept_open: int) -> None:
     """Close inherited descriptors: a write into the server's pipes would end it, and all workers with it."""
-    resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # starts its own if needed
     for descriptor in map(int, (path.name for path in Path("/proc/self/fd").iterdir())):
         if descriptor not in kept_open:
             with suppress(OSError):  # the descriptor of this listing

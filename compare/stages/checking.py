@@ -11,7 +11,7 @@ from compare.spec import WRONG, Case, Implementation, Options, Row
 from compare.stages.context import Checked, Context, Step
 from compare.stages.verdict import verdict
 from compare.tuning import matching
-from compare.worker.checking import Checking, Outcome
+from compare.worker.checking import Checking, CheckOutcome
 
 SEEDS = 3
 FEWER_SEEDS = 2
@@ -38,14 +38,14 @@ def check_case(context: Context, step: Step) -> Iterator[Checked]:
         context.op,
         case,
         context.device,
-        context.crew,
+        context.pool,
         seeds,
         elsewhere=step.inspect,
         retune=context.options.retune,
     )
     at_once = checking.width(len(runnable)) > 1
     if at_once:
-        context.crew.start(impl for impl in runnable if not impl.stand_in)
+        context.pool.start(impl for impl in runnable if not impl.stand_in)
         meter.say(f"building, calling and checking {len(runnable)} at once on {case}")
     rows: dict[str, Row] = {}
 
@@ -97,7 +97,7 @@ def unchecked_case(context: Context, earlier: Sequence[Mapping[str, Checked]]) -
             yield Checked(impl, context.row(impl))
 
 
-def _checked(context: Context, impl: Implementation, outcome: Outcome) -> Checked:
+def _checked(context: Context, impl: Implementation, outcome: CheckOutcome) -> Checked:
     if outcome.error is not None:
         row = context.row(impl, *verdict(outcome.error))
     else:

@@ -11,7 +11,7 @@ from compare.device import capability, default_archs
 from compare.spec import Case, Implementation, Op, Options, Row, Status
 from compare.stages.meter import Meter
 from compare.tuning import sweep
-from compare.worker.pool import Crew
+from compare.worker.pool import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Context:
     steps: tuple[Step, ...]
     options: Options
     device: torch.device
-    crew: Crew
+    pool: WorkerPool
     meter: Meter
     hashes: Mapping[str, str]
     """Of the implementations' sources, by label."""

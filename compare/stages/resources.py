@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.device import default_archs, lacks
-from compare.records.encoding import decode
 from compare.resources import profiles
 from compare.resources.kernels import borrowed
 from compare.resources.static import Compiling, Refused, Request
@@ -16,9 +15,10 @@ from compare.spec import UNREAD, WRONG, Case, Implementation, KernelResources, R
 from compare.stages.checking import SLOW_TO_START
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
+from compare.worker.buffers import CaseBuffers
 from compare.worker.checking import Checking
-from compare.worker.exchange import Exchange
-from compare.worker.parallel import abreast
+from compare.worker.messages import FindKernels
+from compare.worker.parallel import run_parallel
 from compare.worker.timing import Cheated
 
 Found = tuple[KernelResources, ...] | Exception
@@ -59,7 +59,7 @@ class Compilation:
 
 
 def profile_case(
-    context: Context, case: Case, checked: Sequence[Checked], exchange: Exchange, *, last: bool
+    context: Context, case: Case, checked: Sequence[Checked], buffers: CaseBuffers, *, last: bool
 ) -> Iterator[tuple[str, Found]]:
     """Every kernel that a call launches, as the profiler sees it on the GPU: by label, as they get done.
 
@@ -69,7 +69,7 @@ def profile_case(
         context: the run.
         case: on which inputs.
         checked: the implementations that are still correct, and PyTorch's own among them.
-        exchange: the memory that the judge and the workers share for this case.
+        buffers: the memory that the judge and the workers share for this case.
         last: nothing is asked of the workers afterwards, so each ends when it is done.
     """
     if not checked:
@@ -85,31 +85,31 @@ def profile_case(
     for impl in impls:
         if impl.label in requests and (kernels := profiles.kept(requests[impl.label], card)):
             if last:
-                context.crew.dismiss(impl)
+                context.pool.dismiss(impl)
             ran[impl.label] = [kernel.kernel for kernel in kernels]
             yield impl.label, kernels
-    exchange.put(context.inputs(case), 0)
-    exchange.poison()
-    places = exchange.as_json()
+    buffers.put(context.inputs(case), 0)
+    buffers.poison()
+    places = buffers.places
     own: dict[str, list[str]] = {}
 
     def watched(impl: Implementation) -> Found:
         try:
-            worker = context.crew.of(impl)
-            exchange.hand_to(worker)
-            told = worker.ask("profile", "being profiled", inputs=places, options=exchange.options)
-            own[impl.label] = [str(name) for name in told["own"]]
-            return tuple(decode(KernelResources, kernel) for kernel in told["kernels"])
+            worker = context.pool.of(impl)
+            buffers.hand_to(worker)
+            profile = worker.ask(FindKernels(places, buffers.options), "being profiled")
+            own[impl.label] = [*profile.own]
+            return profile.kernels
         except Exception as error:
             return error
         finally:
             if last:
-                context.crew.dismiss(impl)
+                context.pool.dismiss(impl)
 
     unknown = [impl for impl in impls if impl.label not in ran]
     context.meter.say(f"profiling the kernels of {len(unknown)}")
-    width = Checking(context.op, case, context.device, context.crew, {}).width(len(unknown))
-    for impl, found in abreast(watched, unknown, width, context.crew.close):
+    width = Checking(context.op, case, context.device, context.pool, {}).width(len(unknown))
+    for impl, found in run_parallel(watched, unknown, width, context.pool.close):
         ran[impl.label] = [] if isinstance(found, Exception) else [kernel.kernel for kernel in found]
         if impl.label in requests and not isinstance(found, Exception):
             profiles.keep(requests[impl.label], card, found)

@@ -15,7 +15,7 @@ from compare.stages.verdict import verdict
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Interrupted, Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
-from compare.worker.exchange import Exchange, WorkerStage
+from compare.worker.buffers import CaseBuffers, WorkerStage
 from compare.worker.replaying import Replaying
 from compare.worker.timing import Settings, Subject, measure
 
@@ -34,25 +34,25 @@ class Timed:
     """Ctrl-C ended it early."""
 
 
-def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange: Exchange) -> Timed:
+def time_case(context: Context, case: Case, checked: Sequence[Checked], buffers: CaseBuffers) -> Timed:
     """Time the correct implementations.
 
     Args:
         context: the run.
         case: on which inputs.
         checked: the implementations that are correct, in the order of the rows.
-        exchange: the memory that the judge and the workers share for this case.
+        buffers: the memory that the judge and the workers share for this case.
     """
     context.meter.say("measuring copy bandwidth")
     op, device, options = context.op, context.device, context.options
     ceilings = CeilingMeter.on(device, op.cost(case), case.dtype)
     impls = [one.impl for one in checked]
-    workers = {impl.label: context.crew.of(impl) for impl in impls}
+    workers = {impl.label: context.pool.of(impl) for impl in impls}
     held_bytes = sum(one.held_bytes for one in checked)
     baseline = workers.get(op.baseline)
     interrupted = False
     with (
-        Replaying(op, case, exchange, options.timeout_s) as replaying,
+        Replaying(op, case, buffers, options.timeout_s) as replaying,
         context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part,
     ):
         if foreign := [impl for impl in impls if impl.foreign]:
@@ -65,8 +65,8 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 case,
                 device,
                 workers,
-                exchange,
-                ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, exchange)),
+                buffers,
+                ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, buffers)),
                 {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
                 replaying.runners,
                 replaying.unverified,

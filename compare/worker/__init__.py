@@ -12,10 +12,11 @@ start       the first step of a command: decides the device, starts the server
 server      the process that workers are forked from
 process     the judge's half: starts a worker, sends requests, enforces the time limit, reports how it ended
 main        the worker's half: handles the requests
-answers     the form, size and depth of what a worker may answer
+messages    what the judge asks and what a worker may answer, typed
+channel     messages over a socket, read within limits of size and time
 memory      shared memory for inputs and outputs
 pool        the workers of a run
-exchange    the shared memory of one case, and a worker as a `compare.checking.stage.Stage`
+buffers     the shared memory of one case, and a worker as a `compare.checking.stage.Stage`
 checking    the checks of one case, in parallel
 timing      workers timed by `compare.timing.rounds`
 calibration A/A measurements for `compare.timing.calibration`

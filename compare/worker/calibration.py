@@ -15,8 +15,8 @@ from compare.spec import Calibration, Case, Implementation, Op, Options, Timing
 from compare.timing.calibration import Series, derived
 from compare.timing.ceilings import measure_ceilings
 from compare.timing.stopwatch import CudaStopwatch
-from compare.worker.exchange import Exchange, WorkerStage
-from compare.worker.pool import Crew
+from compare.worker.buffers import CaseBuffers, WorkerStage
+from compare.worker.pool import WorkerPool
 from compare.worker.timing import Settings, Subject, measure
 
 COPIES = 8
@@ -62,7 +62,7 @@ def cold_samples(
     impls: Sequence[Implementation],
     case: Case,
     device: torch.device,
-    crew: Crew,
+    pool: WorkerPool,
     settings: Settings,
 ) -> list[tuple[float, ...]]:
     """Cold samples of each of ``impls``, in us, timed by the rules of every comparison.
@@ -73,12 +73,12 @@ def cold_samples(
     Raises:
         Exception: what a call raised.
     """
-    crew.start(impls)
-    workers = {impl.label: crew.of(impl) for impl in impls}
+    pool.start(impls)
+    workers = {impl.label: pool.of(impl) for impl in impls}
     op = replace(op, baseline=impls[0].label)
-    with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
-        tolerance = ToleranceFromBaseline(op, WorkerStage(workers[op.baseline], exchange))
-        found = measure(Subject(op, impls, case, device, workers, exchange, tolerance), settings)
+    with CaseBuffers(op, case, device, expected_outputs(op, case, device), timed=True) as buffers:
+        tolerance = ToleranceFromBaseline(op, WorkerStage(workers[op.baseline], buffers))
+        found = measure(Subject(op, impls, case, device, workers, buffers, tolerance), settings)
     for result in found.values():
         if isinstance(result, Exception):
             raise result
@@ -97,11 +97,11 @@ def measured(device: torch.device, progress: Progress = lambda share: None) -> C
         pairs = subjects()
         for seed, (op, impl) in enumerate(pairs):
             moved = op.cost(op.cases.default).bytes / op.cases.default.shape[0]
-            with Crew(op, device, Options.timeout_s) as crew:
+            with WorkerPool(op, device, Options.timeout_s) as pool:
                 for target_us in TARGETS_US:
                     size = max(256, round(target_us * bytes_per_us / moved))
                     case = replace(op.cases.default, dims=((op.dims[0], size),))
                     settings = Settings(CudaStopwatch(device), seed, BUDGET_S)
-                    found.append(cold_samples(op, equals(impl), case, device, crew, settings))
+                    found.append(cold_samples(op, equals(impl), case, device, pool, settings))
                     progress(len(found) / (len(TARGETS_US) * len(pairs)))
     return derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))

@@ -8,9 +8,9 @@ from the baseline's worker, right after its first call.
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,12 +20,12 @@ from compare.checking.probes import Probe, Probes
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import settle_vector_math
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.records.encoding import decode, encode
 from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
 from compare.tuning import cache
-from compare.worker.exchange import Exchange, WorkerStage
-from compare.worker.parallel import abreast, cores
-from compare.worker.pool import Crew
+from compare.worker import messages
+from compare.worker.buffers import CaseBuffers, WorkerStage
+from compare.worker.parallel import cores, run_parallel
+from compare.worker.pool import WorkerPool
 from compare.worker.process import Ended, Raised, Worker
 
 _JUDGE_BYTES = 3 << 30
@@ -39,7 +39,7 @@ _TENSORS = 12
 
 
 @dataclass
-class Outcome:
+class CheckOutcome:
     """Result of checking one implementation."""
 
     agreement: Agreement | None = None
@@ -60,7 +60,7 @@ class Checking:
     """The checks of one case.
 
     Args:
-        crew: the workers.
+        pool: the workers.
         seeds: of the inputs, by label.
         elsewhere: check users' implementations on nearby sizes too.
         retune: search again for configurations that an earlier run found.
@@ -71,41 +71,40 @@ class Checking:
         op: Op,
         case: Case,
         device: torch.device,
-        crew: Crew,
+        pool: WorkerPool,
         seeds: Mapping[str, Sequence[int]],
         elsewhere: bool = False,
         retune: bool = False,
     ) -> None:
         self._retune = retune
         self._nearby = elsewhere
-        self._op, self._case, self._device, self._crew, self._seeds = op, case, device, crew, seeds
+        self._op, self._case, self._device, self._pool, self._seeds = op, case, device, pool, seeds
         self._expected = expected_outputs(op, case, device)
-        self._probes: Probes | None = None
-        self._probed = threading.Event()
+        self._probes: Future[Probes] = Future()
+        """Known once the baseline was called: the tolerance needs its outputs."""
 
     def run(
         self, impls: Sequence[Implementation], begin: Callable[[Implementation], None]
-    ) -> Iterator[tuple[Implementation, Outcome]]:
-        """Check ``impls``; yields each with its `Outcome` as soon as that is known.
+    ) -> Iterator[tuple[Implementation, CheckOutcome]]:
+        """Check ``impls``; yields each with its `CheckOutcome` as soon as that is known.
 
         Args:
             impls: those that can run here.
             begin: called with each implementation before its check, where checks run one at a time.
         """
-        # The others wait for the tolerance, and that needs the baseline's worker.
-        impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)
-        if not self._probed.is_set() and not any(impl.label == self._op.baseline for impl in impls):
+        impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)  # the others wait for it
+        if not self._probes.done() and not any(impl.label == self._op.baseline for impl in impls):
             self._probe(None)
         width = self.width(len(impls))
 
-        def job(impl: Implementation) -> Outcome:
+        def job(impl: Implementation) -> CheckOutcome:
             if width == 1:
                 begin(impl)
             return self._outcome(impl)
 
         if self._device.type == "cpu":
             settle_vector_math()  # not at the first comparisons, in several threads
-        yield from abreast(job, impls, width, self._crew.close)
+        yield from run_parallel(job, impls, width, self._pool.close)
 
     def width(self, count: int) -> int:
         """How many of ``count`` implementations may be checked at once."""
@@ -120,24 +119,24 @@ class Checking:
         """GPU memory that an implementation may allocate, in bytes."""
         return (2 << 30) + _TENSORS * self._op.cost(self._case).bytes
 
-    def _outcome(self, impl: Implementation) -> Outcome:
-        outcome = Outcome()
+    def _outcome(self, impl: Implementation) -> CheckOutcome:
+        outcome = CheckOutcome()
         clock = _Clock(outcome.seconds)
         try:
-            worker = self._crew.of(impl)
+            worker = self._pool.of(impl)
             clock("ready after")
-            outcome.seconds["a context of"] = self._crew.contexts_s.get(impl.label, 0.0)
-            built_s = self._crew.built_s(impl, self._case.dtype)
+            outcome.seconds["a context of"] = self._pool.contexts_s.get(impl.label, 0.0)
+            built_s = self._pool.built_s(impl, self._case.dtype)
             if built_s:
                 clock("built after")
-            with Exchange(self._op, self._case, self._device, self._expected) as exchange:
-                self._check(impl, worker, exchange, outcome, clock, built_s)
+            with CaseBuffers(self._op, self._case, self._device, self._expected) as buffers:
+                self._check(impl, worker, buffers, outcome, clock, built_s)
             clock("put away in")
         except Exception as error:
             outcome.error = error
             if isinstance(error, Ended):
-                self._crew.note(impl, error)
-        if impl.label == self._op.baseline and not self._probed.is_set():
+                self._pool.note(impl, error)
+        if impl.label == self._op.baseline and not self._probes.done():
             self._probe(None)
         return outcome
 
@@ -145,21 +144,21 @@ class Checking:
         self,
         impl: Implementation,
         worker: Worker,
-        exchange: Exchange,
-        outcome: Outcome,
+        buffers: CaseBuffers,
+        outcome: CheckOutcome,
         clock: _Clock,
         built_s: float,
     ) -> None:
         on_gpu = self._device.type == "cuda"
-        stage = WorkerStage(worker, exchange, building=not on_gpu)
+        stage = WorkerStage(worker, buffers, building=not on_gpu)
         if on_gpu:
-            worker.ask("limit", nbytes=self.allowance())
-            called_ms, outcome.tunings = self._first_call(impl, worker, exchange)
+            worker.ask(messages.LimitMemory(self.allowance()))
+            called_ms, outcome.tunings = self._first_call(impl, worker, buffers)
             outcome.first_call_ms = 1e3 * built_s + called_ms
             clock("first called in")
         if impl.label == self._op.baseline:
             self._probe(stage)
-        self._probed.wait()
+        probes = self._probes.result()
         clock("waited")
         agreement = check(
             self._op,
@@ -167,15 +166,15 @@ class Checking:
             self._case,
             self._device,
             self._seeds[impl.label],
-            CheckOptions(stage, self._probes, impl.foreign, impl.has_own_kernels),
+            CheckOptions(stage, probes, impl.foreign, impl.has_own_kernels),
         )
         clock("checked in")
         if impl.foreign and agreement.passed and self._nearby:
             agreement = self._elsewhere(impl, worker, agreement)
-        told = worker.ask("rest")
-        outcome.held_bytes, kept_bytes = int(told["held_bytes"]), int(told["kept_bytes"])
-        if kept_bytes > self.allowance():
-            raise worker.end(f"it keeps {kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
+        rest = worker.ask(messages.Rest())
+        outcome.held_bytes = rest.held_bytes
+        if rest.kept_bytes > self.allowance():
+            raise worker.end(f"it keeps {rest.kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
         outcome.agreement = agreement
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
@@ -183,12 +182,11 @@ class Checking:
         case = neighbour(self._case)
         if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
             return agreement
-        assert self._probes is not None
         op, device, seeds = self._op, self._device, self._seeds[impl.label]
-        probes = Probes(op, case, device, _Known(impl, self._probes.of(seeds[0])), ())
+        probes = Probes(op, case, device, _LimitsOf(impl, self._probes.result().of(seeds[0])), ())
         try:
-            with Exchange(op, case, device, expected_outputs(op, case, device)) as exchange:
-                stage = WorkerStage(worker, exchange, building=False)
+            with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
+                stage = WorkerStage(worker, buffers, building=False)
                 options = CheckOptions(stage, probes, own_work=impl.has_own_kernels)
                 found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
@@ -198,29 +196,23 @@ class Checking:
         return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
 
     def _first_call(
-        self, impl: Implementation, worker: Worker, exchange: Exchange
+        self, impl: Implementation, worker: Worker, buffers: CaseBuffers
     ) -> tuple[float, tuple[Tuning, ...]]:
         """Time of the first call in ms, and the configurations it searched for.
 
         Must come before any other call on this case: the first one compiles.
         """
-        exchange.hand_to(worker)
+        buffers.hand_to(worker)
         generator = torch.Generator(self._device).manual_seed(self._seeds[impl.label][0])
-        exchange.put(self._op.make_inputs(self._case, generator, self._device), 0)
-        exchange.poison()
+        buffers.put(self._op.make_inputs(self._case, generator, self._device), 0)
+        buffers.poison()
         device = torch.cuda.get_device_name(self._device)
         before = [] if self._retune else cache.found_before(impl, device)
-        known = [encode(each) for each in before]
-        told = worker.ask(
-            "first",
-            "building and the first call",
-            inputs=exchange.as_json(),
-            known=known,
-            options=exchange.options,
-        )
-        found = cache.dated([decode(Tuning, each) for each in told["tunings"]])
+        request = messages.First(buffers.places, tuple(before), buffers.options)
+        first = worker.ask(request, "building and the first call")
+        found = cache.dated(first.tunings)
         cache.keep(impl, device, found)
-        return float(told["ms"]), found
+        return first.ms, found
 
     def _probe(self, stage: WorkerStage | None) -> None:
         """Compute inputs, references and limits for all checks; the limits need the baseline's outputs."""
@@ -230,14 +222,14 @@ class Checking:
         def probes(stage: WorkerStage | None) -> Probes:
             return Probes(self._op, self._case, self._device, ToleranceFromBaseline(self._op, stage), shared)
 
-        self._probes = probes(stage)
+        made = probes(stage)
         try:
             for of_one in dict.fromkeys(map(tuple, self._seeds.values())):
-                for _ in self._probes.of_check(of_one):
+                for _ in made.of_check(of_one):
                     pass
         except Exception:  # memory, most likely: every check meets it again and says so
-            self._probes = probes(None)
-        self._probed.set()
+            made = probes(None)
+        self._probes.set_result(made)
 
 
 def neighbour(case: Case) -> Case:
@@ -249,7 +241,7 @@ def neighbour(case: Case) -> Case:
     return replace(case, dims=tuple((name, min(size, near(size))) for name, size in case.dims))
 
 
-class _Known(ToleranceFromBaseline):
+class _LimitsOf(ToleranceFromBaseline):
     """Twice the limits of another case."""
 
     def __init__(self, impl: Implementation, probe: Probe) -> None:

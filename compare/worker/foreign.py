@@ -5,43 +5,69 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from msgspec import Struct
 
+from compare import registry
 from compare.code_size.sources import code_of
 from compare.spec import Implementation
 
 
-@dataclass(frozen=True)
-class Description:
-    """What reading an implementation's source takes."""
+class Description(Struct, frozen=True):
+    """An implementation of a user's file as data."""
 
     op: str
     label: str
-    file: str
-    line: int
+    level: str
+    requires: str | None
+    accumulator: str
+    without_gpu: bool
     algorithm: str
+    tunable: dict[str, tuple[int, ...]]
+    defaults: dict[str, int]
+    """Of the tunable parameters."""
+    line: int
+    """First line of its function; 0 where that is not in the file."""
 
     @classmethod
-    def of(cls, impl: Implementation) -> Description:
-        line = code_of(impl.run).co_firstlineno
-        return cls(impl.op, impl.label, impl.origin, line, impl.algorithm)
+    def of(cls, impl: Implementation, file: str) -> Description:
+        """The description of an implementation that ``file`` registers."""
+        tunable, code = dict(impl.tunable), code_of(impl.run)
+        is_there = Path(code.co_filename) == Path(file).absolute()
+        return cls(
+            impl.op,
+            impl.label,
+            impl.level,
+            impl.requires,
+            impl.accumulator,
+            impl.without_gpu,
+            impl.algorithm,
+            tunable,
+            {name: default for name, default in registry.keywords(impl.run).items() if name in tunable},
+            code.co_firstlineno if is_there else 0,
+        )
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def stand_in(self) -> Implementation:
+    def stand_in(self, file: str) -> Implementation:
         """An implementation that can be read, and not run."""
-        run = function_at(self.file, self.line, self.label, {})
-        level = "naive"  # reading asks for none
         return Implementation(
-            self.op, self.label, level, run, origin=self.file, foreign=True, algorithm=self.algorithm
+            self.op,
+            self.label,
+            self.level,
+            _function_at(file, self.line, self.label, self.defaults),
+            self.requires,
+            self.accumulator,
+            file,
+            foreign=True,
+            tunable=tuple(self.tunable.items()),
+            without_gpu=self.without_gpu,
+            algorithm=self.algorithm,
         )
 
 
-def function_at(file: str, line: int, name: str, defaults: Mapping[str, int]) -> Any:
+def _function_at(file: str, line: int, name: str, defaults: Mapping[str, int]) -> Any:
     """A function that says that it was written there.  It cannot be called.
 
     Args:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import cupy
 import torch
@@ -23,7 +22,7 @@ def _on(device: torch.device) -> Iterator[None]:
         yield
 
 
-class _Memory:
+class _Allocation:
     def __init__(self, pointer: int, size: int, device: torch.device) -> None:
         self.device, self.pointer = device, pointer
         self.bytes = self.part(0, size)
@@ -32,8 +31,11 @@ class _Memory:
         return memory_at(self.pointer + start, size, self.device)
 
 
-class Pages(_Memory):
+class GpuPages(_Allocation):
     """The judge's side."""
+
+    descriptors = ()
+    """None: the handle is all that another process needs."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         try:
@@ -43,12 +45,10 @@ class Pages(_Memory):
             raise MemoryError(f"{size / 1e9:.1f} GB to share with workers: {error}") from error
         super().__init__(pointer, size, device)
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def handle(self) -> bytes:
         with _on(self.device):
-            return {"handle": runtime.ipcGetMemHandle(self.pointer).hex()}
-
-    def send(self, connection: object, pid: int) -> None:
-        """Nothing to send: the handle is part of `as_json`."""
+            return bytes(runtime.ipcGetMemHandle(self.pointer))
 
     def close(self) -> None:
         self.bytes = torch.empty(0)
@@ -57,7 +57,7 @@ class Pages(_Memory):
             runtime.free(self.pointer)
 
 
-class View(_Memory):
+class GpuView(_Allocation):
     """The worker's side."""
 
     def __init__(self, size: int, handle: bytes, device: torch.device) -> None:

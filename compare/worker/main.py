@@ -1,44 +1,39 @@
 """The worker's half: one implementation in its own process, which handles the judge's requests.
 
-A request is a JSON object with a number and what to ``do``; the answer has the same number.  The judge runs
-nothing from an answer, and an answer affects one implementation's row only.
+The judge runs nothing from an answer, and an answer affects one implementation's row only.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from msgspec import structs
 
 from compare import registry
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Outputs
 from compare.checking.stage import LocalStage, tensors_of
-from compare.code_size.count import Launched, code_size, launched
+from compare.code_size.count import code_size, launched
 from compare.code_size.hashes import source_hash
-from compare.code_size.sources import code_of
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
-from compare.records.encoding import decode, encode
 from compare.replay.arena import Arena, Pool, whole
 from compare.replay.images import compiled
-from compare.replay.nodes import Recording, Sourced
+from compare.replay.nodes import Recording
 from compare.replay.player import Player
 from compare.replay.record import Recorder
 from compare.replay.sources import Sources
@@ -46,81 +41,73 @@ from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import raised_in
-from compare.spec import Implementation, Tuning, UsageError
+from compare.spec import Implementation, UsageError
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
+from compare.worker import messages
+from compare.worker.channel import REQUEST_BYTES, Channel
 from compare.worker.foreign import Description
-from compare.worker.memory import Place, View, mailboxes, of_kinds, tensor_in
-
-__all__ = ["main"]
+from compare.worker.memory import Placement, SharedView, of_kinds, shared_outputs, tensor_in
+from compare.worker.messages import Answer, NumberedRequest
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """Text of PyTorch's RuntimeError on a CPU that is out of memory."""
 
 
 def main(
-    connection: Connection, lifeline: Connection, host_bytes: int | None, box: tuple[Isolation, Path] | None
+    connection: int, output: int, lifeline: int, host_bytes: int | None, box: tuple[Isolation, Path] | None
 ) -> None:
     """Handle requests until the judge closes the connection.
 
     Args:
-        connection: to the judge.
-        lifeline: closes when the judge exits.
-        host_bytes: as of `compare.sandbox.limits.confine`.
+        connection: file descriptor of the channel to the judge.
+        output: as of `compare.sandbox.limits.confine`.
+        lifeline: as there.
+        host_bytes: as there.
         box: the isolation, and the folder to write to, for a user's file.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, until this leaves its terminal
-    try:
-        output = reduction.recv_handle(connection)
-    except (EOFError, OSError):  # the judge has already ended
-        return
-    limits.confine(connection.fileno(), output, lifeline.fileno(), host_bytes)
+    limits.confine(connection, output, lifeline, host_bytes)
     if box is not None:
         kernel.end_with_parent()  # the lifeline's signal would not end a stopped process
-        isolation.enter(*box, lifeline.fileno(), gpu=host_bytes is None)
+        isolation.enter(*box, lifeline, gpu=host_bytes is None)
         kernel.end_with_parent()  # this may be another process now
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.freeze()  # the server's imports are never garbage: scanning them costs time
-    _Desk(connection).serve()
+    serve(Channel(socket.socket(fileno=connection), REQUEST_BYTES, trusted=True))
 
 
-class _Desk:
-    """Receives requests and answers them."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._forked = False
-        self._work = _Work(connection)
-        # A fork could answer in place of this process.
-        os.register_at_fork(before=self._note_fork, after_in_child=partial(os._exit, 1))
-
-    def _note_fork(self) -> None:
-        self._forked = True
-
-    def serve(self) -> None:
-        while True:
-            try:
-                request = json.loads(self._connection.recv_bytes())
-            except EOFError:
-                return
-            answer = self._answer(request["do"], request.get("with", {}))
-            answer |= {"number": request["number"], "forked": self._forked}
-            self._connection.send_bytes(json.dumps(answer).encode())
-
-    def _answer(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def serve(channel: Channel) -> None:
+    """Receive requests and answer them."""
+    forks: list[bool] = []
+    # A fork could answer in place of this process.
+    os.register_at_fork(before=lambda: forks.append(True), after_in_child=partial(os._exit, 1))
+    handlers = Handlers(channel)
+    while True:
         try:
-            return {"answer": getattr(self._work, what)(**arguments)}
-        except BaseException as error:  # user code may raise anything
-            told = {"raised": _told(error, self._work.file), "lost": self._work.recover()}
-            traceback.clear_frames(error.__traceback__)  # frees the memory that the frames hold
-            return told
+            message = channel.receive()
+        except EOFError:
+            return
+        assert message is not None
+        asked = messages.read_request(message)
+        answer = answered(handlers, asked)
+        channel.send(messages.encode(structs.replace(answer, forked=bool(forks))))
 
 
-def _told(error: BaseException, file: str) -> dict[str, str]:
-    kind = "failed"
+def answered(handlers: Handlers, asked: NumberedRequest) -> Answer:
+    """The answer to a request."""
+    try:
+        return Answer(asked.number, value=handlers.handle(asked.request))
+    except BaseException as error:  # user code may raise anything
+        raised, lost = _error(error, handlers.file), handlers.recover()
+        traceback.clear_frames(error.__traceback__)  # frees the memory that the frames hold
+        return Answer(asked.number, raised=raised, lost=lost)
+
+
+def _error(error: BaseException, file: str) -> messages.Error:
+    kind: Literal["failed", "unavailable", "memory"] = "failed"
     if isinstance(error, (NotImplementedError, UsageError)):
         kind = "unavailable"
     name, text, where = raised_in(file, error)
@@ -129,13 +116,7 @@ def _told(error: BaseException, file: str) -> dict[str, str]:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in text:
         kind = "memory"
     trace = "".join(traceback.format_exception(error))
-    return {"kind": kind, "name": name, "text": text[:2000], "where": where, "trace": trace[-8000:]}
-
-
-def _line_in(file: str, impl: Implementation) -> int:
-    """Line of an implementation's code in ``file``; 0 where it is in another file or made by exec."""
-    code = code_of(impl.run)
-    return code.co_firstlineno if Path(code.co_filename) == Path(file).absolute() else 0
+    return messages.Error(kind, name, text[:2000], where, trace[-8000:])
 
 
 def _of_cupy() -> int:
@@ -157,19 +138,62 @@ def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.dev
         return host_ms(partial(impl.call, *inputs), device)
 
 
-class _Work:
-    """The requests: one public method each, with a result that JSON can hold."""
+class Handlers:
+    """What a worker holds, and its answer to each request."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._device = torch.device("cpu")
         self._impl: Implementation | None = None
         self._stage: LocalStage | None = None
-        self._views: dict[str, View] = {}
+        self._views: dict[str, SharedView] = {}
         self._bench: _Bench | None = None
         self._recorder: Recorder | None = None
         self._player: Player | None = None
         self._arena: Arena | None = None
+
+    def handle(self, request: messages.WorkerRequest[Any]) -> Any:
+        """The value of the answer; its type is the request's type argument."""
+        match request:
+            case messages.Setup():
+                self._begin(request)
+            case messages.Connect():
+                return self._connect()
+            case messages.Load():
+                return self._load(request.files)
+            case messages.Choose():
+                self._choose(request)
+            case messages.LimitMemory():
+                self._limit(request.nbytes)
+            case messages.Rest():
+                return self._rest()
+            case messages.Share():
+                self._share(request)
+            case messages.GiveBack():
+                self._give_back()
+            case messages.First():
+                return self._first(request)
+            case messages.CheckCall():
+                return self._call(request)
+            case messages.Reserve():
+                self._reserve(request)
+            case messages.Record():
+                return self._record(request)
+            case messages.Compile():
+                return tuple(compiled(request.sources, request.arch))
+            case messages.Replay():
+                self._replay(request)
+            case messages.FindKernels():
+                return self._find_kernels(request)
+            case messages.FindLaunched():
+                return launched(self.impl)
+            case messages.Hash():
+                return tuple(source_hash(each.stand_in(request.file)) for each in request.described)
+            case messages.Count():
+                return code_size(request.described.stand_in(request.file), request.launched)
+            case _:
+                return self._time(request)
+        return None
 
     @property
     def impl(self) -> Implementation:
@@ -183,15 +207,13 @@ class _Work:
 
     # ----------------------------------------------------------------------- once
 
-    def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> None:
-        """Import ``modules``; the device's context is created by `connect`."""
-        os.environ.update(environment)
-        self._device = torch.device(device)
-        for module in modules:
+    def _begin(self, request: messages.Setup) -> None:
+        os.environ.update(request.environment)
+        self._device = torch.device(request.device)
+        for module in request.modules:
             importlib.import_module(module)
 
-    def connect(self) -> float:
-        """Create the device's context; returns the seconds that it took."""
+    def _connect(self) -> float:
         begin = time.perf_counter()
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
@@ -199,80 +221,53 @@ class _Work:
             torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    def load(self, files: list[str]) -> dict[str, Any]:
-        """Load a user's files; returns what the last one registered."""
+    def _load(self, files: Sequence[str]) -> messages.Contents:
         loaded = registry.Loaded((), ())
         with self._recorder.allocating() if self._recorder else nullcontext():
             for file in files:
-                loaded = registry.load(file)
-        return {
-            "ops": loaded.ops,
-            "implementations": [
-                {
-                    "op": impl.op,
-                    "label": impl.label,
-                    "level": impl.level,
-                    "requires": impl.requires,
-                    "accumulator": impl.accumulator,
-                    "without_gpu": impl.without_gpu,
-                    "algorithm": impl.algorithm,
-                    "tunable": dict(impl.tunable),
-                    "defaults": {
-                        name: default
-                        for name, default in registry.keywords(impl.run).items()
-                        if name in dict(impl.tunable)
-                    },
-                    "line": _line_in(files[-1], impl),
-                }
-                for impl in loaded.implementations
-            ],
-        }
+                loaded = registry.load(file, untrusted=True)
+        described = (Description.of(impl, files[-1]) for impl in loaded.implementations)
+        return messages.Contents(loaded.ops, tuple(described))
 
-    def choose(self, op: str, label: str, parameters: dict[str, int]) -> None:
-        """Select the implementation of all later requests, with these parameters in place of its own."""
-        impl = next(i for i in registry.implementations(op) if i.label == label)
+    def _choose(self, request: messages.Choose) -> None:
+        label, parameters = request.label, request.parameters
+        impl = next(i for i in registry.implementations(request.op) if i.label == label)
         self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
         self._stage = LocalStage(self._impl, self._device)
 
-    def limit(self, nbytes: int) -> None:
-        """Limit the GPU memory that PyTorch may allocate."""
+    def _limit(self, nbytes: int) -> None:
         if self._device.type == "cuda":
             total = torch.cuda.get_device_properties(self._device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total), self._device)
 
-    def rest(self) -> dict[str, int]:
-        """Free the memory not needed between requests.
-
-        Returns:
-            The peak of GPU memory that PyTorch reserved (``held_bytes``), and the memory still allocated
-            after caches are freed (``kept_bytes``).
-        """
+    def _rest(self) -> messages.Held:
         if self._impl is not None:
             self._stage = LocalStage(self._impl, self._device)
         if self._device.type != "cuda":
-            return {"held_bytes": 0, "kept_bytes": 0}
+            return messages.Held(0, 0)
         gc.collect()
         held_bytes = torch.cuda.max_memory_reserved(self._device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
-        return {
-            "held_bytes": held_bytes,
-            "kept_bytes": torch.cuda.memory_allocated(self._device) + _of_cupy(),
-        }
+        return messages.Held(held_bytes, torch.cuda.memory_allocated(self._device) + _of_cupy())
 
-    def view(self, name: str, memory: dict[str, Any]) -> None:
-        """Map memory that the judge shares, in place of the memory of that name."""
-        self.leave([name])
-        self._views[name] = View(memory, self._connection, self._device)
+    def _share(self, request: messages.Share) -> None:
+        descriptors = [*self._channel.descriptors]
+        self._channel.descriptors.clear()
+        self._unmap([request.name])
+        self._views[request.name] = SharedView(request.size, request.handle, descriptors, self._device)
 
-    def leave(self, names: list[str]) -> None:
+    def _give_back(self) -> None:
+        self._unmap([*self._views])
+
+    def _unmap(self, names: Sequence[str]) -> None:
         """Unmap shared memory."""
         views = [view for view in (self._views.pop(name, None) for name in names) if view is not None]
         if not views:
             return
         self._bench = None
         gc.enable()
-        self.rest()
+        self._rest()
         for view in views:
             view.close()
 
@@ -293,39 +288,33 @@ class _Work:
 
     # ----------------------------------------------------------------------- agreement
 
-    def first(
-        self, inputs: list[dict[str, Any]], known: list[dict[str, Any]], options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Host time of the first call (``ms``), and the configurations found or ``known`` (``tunings``)."""
-        tensors = self._tensors(inputs)
-        with watched([decode(Tuning, tuning) for tuning in known]) as found:
-            ms = first_call_ms(self.impl.given(options), tensors, self._device)
-        return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
+    def _first(self, request: messages.First) -> messages.FirstCall:
+        tensors = self._tensors(request.inputs)
+        with watched(request.known) as found:
+            ms = first_call_ms(self.impl.given(request.options), tensors, self._device)
+        return messages.FirstCall(ms, tuple(dict.fromkeys(found)))
 
-    def call(
-        self, inputs: list[dict[str, Any]], expected: dict[str, Any], options: dict[str, Any], poison: int
-    ) -> dict[str, Any]:
-        """A checked call; its outputs go into the shared memory."""
+    def _call(self, request: messages.CheckCall) -> messages.Called:
         assert self._stage is not None
-        outputs = of_kinds(expected)
-        self._stage.impl = self.impl.given(options)
-        self._stage.place(self._tensors(inputs))
-        called = self._stage.call(outputs, poison)
+        outputs = of_kinds(request.outputs)
+        self._stage.impl = self.impl.given(request.options)
+        self._stage.place(self._tensors(request.inputs))
+        called = self._stage.call(outputs, request.poison)
         if called.outputs is not None:
-            for name, mailbox in mailboxes(self._views["outputs"], outputs).items():
-                mailbox.copy_(called.outputs[name])
+            for name, shared_output in shared_outputs(self._views["outputs"], outputs).items():
+                shared_output.copy_(called.outputs[name])
             self._synchronize()
-        return {
-            "problem": called.problem,
-            "violations": called.violations,
-            "guarded": called.guarded,
-            "shared": called.shared,
-            "borrowed": called.borrowed,
-            "launched": called.launched,
-        }
+        return messages.Called(
+            called.problem,
+            called.violations,
+            called.guarded,
+            called.shared,
+            called.borrowed,
+            called.launched,
+        )
 
-    def _tensors(self, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
-        return tuple(self._views["inputs"].tensor(Place.from_json(place)) for place in places)
+    def _tensors(self, places: Sequence[Placement]) -> tuple[torch.Tensor, ...]:
+        return tuple(self._views["inputs"].tensor(place) for place in places)
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -333,89 +322,72 @@ class _Work:
 
     # ----------------------------------------------------------------------- recording, replaying
 
-    def arena(self, library: str, inputs_bytes: int, nbytes: int) -> None:
-        """Prepare to record, before a user's file is loaded: PyTorch then allocates behind the inputs."""
-        self._arena = Arena(nbytes, self._device)
+    def _reserve(self, request: messages.Reserve) -> None:
+        self._arena = Arena(request.nbytes, self._device)
         sources = Sources(self._device)
         sources.watch()
-        self._recorder = Recorder(self._arena, Pool(library, self._arena, inputs_bytes), sources)
+        pool = Pool(request.library, self._arena, request.inputs_bytes)
+        self._recorder = Recorder(self._arena, pool, sources)
 
-    def record(self, inputs: list[dict[str, Any]], shift: int, options: dict[str, Any]) -> Any:
-        """A `Recording` of a call on these inputs, ``shift`` bytes from the arena's beginning."""
+    def _record(self, request: messages.Record) -> Recording:
         assert self._recorder is not None
-        shared, tensors = self._tensors(inputs), self._in_arena(inputs, shift)
+        shared, tensors = self._tensors(request.inputs), self._in_arena(request.inputs, request.shift)
         for x, value in zip(tensors, shared, strict=True):
             memory_of(x).copy_(memory_of(value))
-        return encode(self._recorder.record(partial(self.impl.given(options).call, *tensors)))
+        return self._recorder.record(partial(self.impl.given(request.options).call, *tensors))
 
-    def compile(self, sources: list[dict[str, Any]], arch: str) -> list[str]:
-        """Machine code of a recording's sources."""
-        return [b64encode(image).decode() for image in compiled(decode(Sourced, {"all": sources}).all, arch)]
-
-    def replay(self, recording: dict[str, Any], images: list[str], inputs_bytes: int) -> None:
-        """Take a recording's calls as the implementation of all later requests."""
-        told = decode(Recording, recording)
-        self._arena = Arena(whole(told.used_bytes), self._device)
-        self._player = Player(told, [b64decode(image) for image in images], self._arena, inputs_bytes)
+    def _replay(self, request: messages.Replay) -> None:
+        recording = request.recording
+        self._arena = Arena(whole(recording.used_bytes), self._device)
+        self._player = Player(recording, request.images, self._arena, request.inputs_bytes)
         self._impl = Implementation("", "replay", "naive", self._player)
 
-    def _in_arena(self, places: list[dict[str, Any]], shift: int = 0) -> tuple[torch.Tensor, ...]:
+    def _in_arena(self, places: Sequence[Placement], shift: int = 0) -> tuple[torch.Tensor, ...]:
         """Tensors that lie in the arena as these lie in shared memory."""
-        found = [Place.from_json(place) for place in places]
-        moved = (replace(place, start=place.start - found[0].start + shift) for place in found)
+        moved = (replace(place, start=place.start - places[0].start + shift) for place in places)
         return tuple(tensor_in(self._arena, place) for place in moved)
 
-    # ----------------------------------------------------------------------- resources, code
+    # ----------------------------------------------------------------------- resources
 
-    def profile(self, inputs: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
-        """Resources of every kernel of a call (``kernels``), and those its host code launches (``own``)."""
-        tensors, impl = self._tensors(inputs), self.impl.given(options)
-        kernels = [asdict(kernel) for kernel in from_profiler(impl, tensors)]
-        return {"kernels": kernels, "own": kernels_of_its_own(impl, tensors)}
-
-    def launched(self) -> Any:
-        """`compare.code_size.count.Launched` as JSON."""
-        return encode(launched(self.impl))
-
-    def hashes(self, described: list[dict[str, Any]]) -> dict[str, Any]:
-        """The source hashes of implementations whose file this process has not loaded."""
-        return {"hashes": [source_hash(Description(**each).stand_in()) for each in described]}
-
-    def size(self, described: dict[str, Any], launched: dict[str, Any]) -> Any:
-        """The code size of such an implementation, which launches these kernels."""
-        return encode(code_size(Description(**described).stand_in(), decode(Launched, launched)))
+    def _find_kernels(self, request: messages.FindKernels) -> messages.Profile:
+        tensors, impl = self._tensors(request.inputs), self.impl.given(request.options)
+        return messages.Profile(tuple(from_profiler(impl, tensors)), tuple(kernels_of_its_own(impl, tensors)))
 
     # ----------------------------------------------------------------------- time
 
-    def enter(
-        self,
-        sets: list[list[dict[str, Any]]],
-        coming: list[dict[str, Any]],
-        expected: dict[str, Any],
-        options: dict[str, Any],
-        stopwatch: str,
-        cycles_per_us: float | None,
-        tidy: bool,
-    ) -> None:
-        """Prepare timing on these sets of inputs; ``coming``: the places of their next values.
+    def _time(self, request: messages.WorkerRequest[Any]) -> Any:
+        match request:
+            case messages.Enter():
+                self._enter(request)
+            case messages.Prepare():
+                return self._prepare()
+            case messages.CallAgain():
+                dtypes = self.bench.first()
+                self._synchronize()  # the judge times the whole call
+                return dtypes
+            case messages.Cold():
+                return self.bench.cold(request.which)
+            case messages.Warm():
+                return self.bench.warm(request.kind, request.which, request.repeats)
+            case messages.Capture():
+                self.bench.capture()
+        return None
 
-        Others prepare at the same time, so the clock's rate is the one that the judge has measured.
-        """
-        tensors = [self._tensors(places) for places in sets]
-        values = self._tensors(coming)
-        shared = mailboxes(self._views["outputs"], of_kinds(expected))
-        module, _, name = stopwatch.partition(":")
+    def _enter(self, request: messages.Enter) -> None:
+        tensors = [self._tensors(places) for places in request.sets]
+        values = self._tensors(request.coming)
+        shared = shared_outputs(self._views["outputs"], of_kinds(request.outputs))
+        module, _, name = request.stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
-        watch = make(self._device, cycles_per_us)
-        impl = self.impl.given(options)
+        watch = make(self._device, request.cycles_per_us)
+        impl = self.impl.given(request.options)
         if self._player is None:
-            self._bench = _Bench(impl, tensors, values, shared, watch, tidy)
+            self._bench = _Bench(impl, tensors, values, shared, watch, request.tidy)
         else:
-            own = self._in_arena(sets[0])
-            self._bench = _Replay(self._player, own, tensors, impl, values, shared, watch, tidy)
+            own = self._in_arena(request.sets[0])
+            self._bench = _Replay(self._player, own, tensors, impl, values, shared, watch, request.tidy)
 
-    def prepare(self) -> float:
-        """Prepare the weights of all sets of inputs; returns the time that one takes, in ms."""
+    def _prepare(self) -> float:
         for which in range(len(self.bench.calls)):
             self.bench.prepare(which)
         self._synchronize()
@@ -423,21 +395,6 @@ class _Work:
         self.bench.prepare(0)
         self._synchronize()
         return (time.perf_counter() - begin) * 1e3
-
-    def first_again(self) -> str | None:
-        dtype = self.bench.first()
-        self._synchronize()  # the judge times the whole call
-        return dtype
-
-    def cold(self, which: int) -> dict[str, Any]:
-        return self.bench.cold(which)
-
-    def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
-        """A sample of repeated calls (``warm``, ``burst``, ``sustained``) or replays (``graph``)."""
-        return self.bench.warm(kind, which, repeats)
-
-    def capture(self) -> None:
-        self.bench.capture()
 
     @property
     def bench(self) -> _Bench:
@@ -451,7 +408,7 @@ class _Bench:
     Args:
         sets: of inputs.
         coming: values copied into a set right before its cold sample; empty: none.
-        mailboxes: tensors like the outputs, in shared memory.
+        shared_outputs: tensors like the outputs, in shared memory.
         watch: the clock.
         tidy: free memory after every sample.
     """
@@ -461,15 +418,15 @@ class _Bench:
         impl: Implementation,
         sets: list[tuple[torch.Tensor, ...]],
         coming: tuple[torch.Tensor, ...],
-        mailboxes: Outputs,
+        shared_outputs: Outputs,
         watch: Stopwatch,
         tidy: bool,
     ) -> None:
         self._call, self._sets = impl.call, sets
         self._op, self._prepare = impl.op, impl.prepare
         self._prepared: list[tuple[torch.Tensor, ...] | None] = [None] * len(sets)
-        self._mailboxes, self._watch, self._tidy = mailboxes, watch, tidy
-        self._written = sum(x.numel() * x.itemsize for x in mailboxes.values())
+        self._shared_outputs, self._watch, self._tidy = shared_outputs, watch, tidy
+        self._written = sum(x.numel() * x.itemsize for x in shared_outputs.values())
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
@@ -512,9 +469,11 @@ class _Bench:
 
     def _deliver(self) -> None:
         """Copy the outputs to the judge; enqueued right behind the timed work, so later writes are missed."""
-        for output, mailbox in zip(tensors_of(self._output), self._mailboxes.values(), strict=False):
-            if type(output) is torch.Tensor and output.shape == mailbox.shape:
-                mailbox.copy_(output)
+        for output, shared_output in zip(
+            tensors_of(self._output), self._shared_outputs.values(), strict=False
+        ):
+            if type(output) is torch.Tensor and output.shape == shared_output.shape:
+                shared_output.copy_(output)
 
     def first(self) -> str | None:
         """The outputs' dtypes after a first call."""
@@ -522,7 +481,7 @@ class _Bench:
         dtypes = [getattr(output, "dtype", None) for output in tensors_of(self._output)]
         return None if None in dtypes else ", ".join(map(str, dtypes))
 
-    def cold(self, which: int) -> dict[str, Any]:
+    def cold(self, which: int) -> Reading:
         if self._coming or self._tidy:
             # Another process used the GPU before. An untimed call warms TLBs and instruction caches, and gets
             # memory from the driver, so that only the L2 is cold in the timed call.
@@ -532,15 +491,15 @@ class _Bench:
         self.prepare(which)
         return self._reading(self._watch.cold("cold", self.calls[which], self._written))
 
-    def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
+    def warm(self, kind: Kind, which: int, repeats: int) -> Reading:
         self.prepare(which)
         return self._reading(self._watch.warm(kind, self.call(kind, which), repeats))
 
-    def _reading(self, reading: Reading) -> dict[str, Any]:
+    def _reading(self, reading: Reading) -> Reading:
         if self._tidy:
             self._output = None
             torch.cuda.empty_cache()
-        return asdict(reading)
+        return reading
 
     def capture(self) -> None:
         self._graph = self._watch.capture(self.calls[0])
@@ -563,14 +522,14 @@ class _Replay(_Bench):
         shared: list[tuple[torch.Tensor, ...]],
         impl: Implementation,
         coming: tuple[torch.Tensor, ...],
-        mailboxes: Outputs,
+        shared_outputs: Outputs,
         watch: Stopwatch,
         tidy: bool,
     ) -> None:
         self._player, self._own = player, [memory_of(x) for x in own]
         self._shared = [[memory_of(x) for x in tensors] for tensors in shared]
         self._which = 0
-        super().__init__(impl, [own] * len(shared), coming, mailboxes, watch, tidy)
+        super().__init__(impl, [own] * len(shared), coming, shared_outputs, watch, tidy)
 
     def _fetch(self, which: int) -> None:
         self._which = which
@@ -581,7 +540,7 @@ class _Replay(_Bench):
     def prepare(self, which: int) -> None:
         self._player.reset()
 
-    def cold(self, which: int) -> dict[str, Any]:
+    def cold(self, which: int) -> Reading:
         self._fetch(which)
         return super().cold(which)
 

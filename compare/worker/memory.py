@@ -1,7 +1,7 @@
 """Shared memory of the judge and a worker.
 
-A `Place` describes a tensor in it: the offset of its storage, and the tensor's layout in the storage.  So a
-tensor reaches the worker with its strides, storage offset and alignment.
+A `Placement` describes a tensor in it: the offset of its storage, and the tensor's layout in the storage.
+So a tensor reaches the worker with its strides, storage offset and alignment.
 
 On a CPU it is an anonymous file, on a GPU an allocation shared by CUDA IPC.  It never holds a reference or
 another worker's output.
@@ -12,10 +12,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +33,7 @@ _GRANULE = 2 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """Layout of a tensor in shared memory."""
 
     start: int
@@ -48,17 +46,18 @@ class Place:
     storage_offset: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, start: int) -> Place:
+    def of(cls, tensor: torch.Tensor, start: int) -> Placement:
         name = str(tensor.dtype).removeprefix("torch.")
         nbytes = tensor.untyped_storage().nbytes()
         return cls(start, nbytes, name, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Place:
-        return cls(**{**found, "shape": tuple(found["shape"]), "stride": tuple(found["stride"])})
+@dataclass(frozen=True)
+class OutputKind:
+    """Shape and dtype of an output."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 def room(tensors: Iterable[torch.Tensor]) -> int:
@@ -66,19 +65,19 @@ def room(tensors: Iterable[torch.Tensor]) -> int:
     return sum(_aligned(tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
-class Memory:
-    """The judge's side; `View` is the worker's.  Close it when no worker needs it."""
+class SharedMemory:
+    """The judge's side; `SharedView` is the worker's.  Close it when no worker needs it."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.device = device
         self.size = max(_GRANULE, -(-size // _GRANULE) * _GRANULE)
         if device.type == "cuda":
-            self._pages: Any = _on_gpu().Pages(self.size, device)
+            self._pages: Any = _on_gpu().GpuPages(self.size, device)
         else:
             self._pages = _HostPages(self.size)
         self.bytes: torch.Tensor = self._pages.bytes
 
-    def put(self, tensors: Sequence[torch.Tensor], start: int) -> list[Place]:
+    def put(self, tensors: Sequence[torch.Tensor], start: int) -> list[Placement]:
         """Copy tensors into it one after the other, with the gaps in their storages.
 
         Args:
@@ -87,23 +86,25 @@ class Memory:
         """
         places = []
         for tensor in tensors:
-            place = Place.of(tensor, start)
+            place = Placement.of(tensor, start)
             self.bytes[start : start + place.nbytes].copy_(_storage(tensor))
             places.append(place)
             start += _aligned(place.nbytes)
         return places
 
-    def tensor(self, place: Place) -> torch.Tensor:
+    def tensor(self, place: Placement) -> torch.Tensor:
         """The tensor at a place, without a copy."""
         return tensor_in(self._pages, place)
 
-    def as_json(self) -> dict[str, Any]:
-        """What a worker needs to open a `View` of it."""
-        return {"size": self.size, **self._pages.as_json()}
+    @property
+    def handle(self) -> bytes:
+        """On a GPU what another process opens it by; empty on a CPU."""
+        return bytes(self._pages.handle)
 
-    def send(self, connection: Connection, pid: int) -> None:
-        """Send the file descriptor, right after the JSON."""
-        self._pages.send(connection, pid)
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """On a CPU the file descriptor that another process needs; none on a GPU."""
+        return tuple(self._pages.descriptors)
 
     def close(self) -> None:
         """Unmap it.  It is freed once no worker has it mapped."""
@@ -111,48 +112,54 @@ class Memory:
         self._pages.close()
 
 
-class View:
-    """A worker's side of `Memory`."""
+class SharedView:
+    """A worker's side of `SharedMemory`.
 
-    def __init__(self, message: dict[str, Any], connection: Connection, device: torch.device) -> None:
+    Args:
+        size: in bytes.
+        handle: as `SharedMemory.handle`.
+        descriptors: as `SharedMemory.descriptors`; closed with it.
+    """
+
+    def __init__(self, size: int, handle: bytes, descriptors: Sequence[int], device: torch.device) -> None:
         if device.type == "cuda":
-            self._pages: Any = _on_gpu().View(message["size"], bytes.fromhex(message["handle"]), device)
+            self._pages: Any = _on_gpu().GpuView(size, handle, device)
         else:
-            self._pages = _HostPages(message["size"], reduction.recv_handle(connection))
+            (descriptor,) = descriptors
+            self._pages = _HostPages(size, descriptor)
 
-    def tensor(self, place: Place) -> torch.Tensor:
+    def tensor(self, place: Placement) -> torch.Tensor:
         return tensor_in(self._pages, place)
 
     def close(self) -> None:
         self._pages.close()
 
 
-def mailboxes(memory: Memory | View, expected: Outputs) -> Outputs:
+def shared_outputs(memory: SharedMemory | SharedView, expected: Outputs) -> Outputs:
     """Tensors in shared memory like the outputs, without gaps, one behind the other."""
     found, start = {}, 0
     for name, plain in of_kinds(kinds_of(expected)).items():
-        found[name] = memory.tensor(Place.of(plain, start))
+        found[name] = memory.tensor(Placement.of(plain, start))
         start += room((plain,))
     return found
 
 
-def kinds_of(expected: Outputs) -> dict[str, Any]:
-    """The outputs' shapes and dtypes, as an argument of a request."""
+def kinds_of(outputs: Outputs) -> dict[str, OutputKind]:
+    """The outputs' shapes and dtypes."""
     return {
-        name: {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch.")}
-        for name, x in expected.items()
+        name: OutputKind(tuple(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in outputs.items()
     }
 
 
-def of_kinds(told: dict[str, Any]) -> Outputs:
+def of_kinds(kinds: Mapping[str, OutputKind]) -> Outputs:
     """Meta tensors of these shapes and dtypes."""
     return {
-        name: torch.empty(kind["shape"], dtype=getattr(torch, kind["dtype"]), device="meta")
-        for name, kind in told.items()
+        name: torch.empty(kind.shape, dtype=getattr(torch, kind.dtype), device="meta")
+        for name, kind in kinds.items()
     }
 
 
-def tensor_in(pages: Any, place: Place) -> torch.Tensor:
+def tensor_in(pages: Any, place: Placement) -> torch.Tensor:
     """The tensor at a place of memory that has a ``device`` and returns ``part``s as bytes."""
     typed = torch.empty(0, dtype=getattr(torch, place.dtype), device=pages.device)
     if place.nbytes == 0:
@@ -174,28 +181,23 @@ class _HostPages:
     """An anonymous file, mapped.  Without a name, no other process can open it."""
 
     device = torch.device("cpu")
+    handle = b""
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         if descriptor is None:
             descriptor = os.memfd_create("shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        self._descriptor = descriptor
+        self.descriptors = (descriptor,)
         self._map = mmap.mmap(descriptor, size)
         self.bytes = self.part(0, size)
 
     def part(self, start: int, size: int) -> torch.Tensor:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=start)
 
-    def as_json(self) -> dict[str, Any]:
-        return {}
-
-    def send(self, connection: Connection, pid: int) -> None:
-        reduction.send_handle(connection, self._descriptor, pid)
-
     def close(self) -> None:
         self.bytes = torch.empty(0)
-        os.close(self._descriptor)  # the map goes with the last tensor in it
+        os.close(*self.descriptors)  # the map goes with the last tensor in it
 
 
 def _on_gpu() -> ModuleType:

@@ -16,7 +16,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def abreast(
+def run_parallel(
     job: Callable[[T], R], things: Sequence[T], width: int, stop: Callable[[], None]
 ) -> Iterator[tuple[T, R]]:
     """Yield each thing with the result of ``job``, as they finish; one job at a time if ``width`` is 1.

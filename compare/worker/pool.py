@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import torch
 
-from compare import registry
 from compare.spec import Implementation, Op
+from compare.worker import messages
 from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
@@ -28,11 +28,11 @@ MOST_CRASHES = 2
 """After this many crashes an implementation is not tried on later cases."""
 
 
-class Crew:
+class WorkerPool:
     """Workers by implementation.  Use it as a context manager: it ends all of them."""
 
     def __init__(self, op: Op, device: torch.device, timeout_s: float) -> None:
-        self._op, self._device, self._timeout_s = op, device, timeout_s
+        self._op, self._device, self.timeout_s = op, device, timeout_s
         self._workers: dict[str, Worker] = {}
         self._parameters: dict[str, tuple[tuple[str, int], ...]] = {}
         self._ready: set[str] = set()
@@ -44,18 +44,11 @@ class Crew:
         self._building: dict[tuple[str, str | None], Building] = {}
         self._connecting = threading.BoundedSemaphore(CONTEXTS_AT_ONCE)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def reader(self, impl: Implementation) -> Worker:
-        """A worker without a user's file, to read the one that ``impl`` is from; its owner closes it."""
-        worker = Worker(f"the reader of {impl.label}", torch.device("cpu"), self._timeout_s, isolated=True)
-        if files := registry.op_files():
-            worker.ask("load", "loading the op", files=files)
-        return worker
 
     def close(self) -> None:
         """End all workers in parallel, and the builds for them."""
@@ -118,15 +111,10 @@ class Crew:
             try:
                 worker.receive("starting")
                 with self._connecting:
-                    self.contexts_s[impl.label] = float(worker.ask("connect", "starting"))
-                worker.ask("load", "loading its file", files=to_load(impl))
-                worker.ask(
-                    "choose",
-                    "finding it",
-                    op=self._op.name,
-                    label=impl.base or impl.label,
-                    parameters=dict(impl.parameters),
-                )
+                    self.contexts_s[impl.label] = worker.ask(messages.Connect(), "starting")
+                worker.ask(messages.Load(tuple(to_load(impl))), "loading its file")
+                choice = messages.Choose(self._op.name, impl.base or impl.label, dict(impl.parameters))
+                worker.ask(choice, "finding it")
             except Ended:
                 raise
             except Exception as error:
@@ -149,7 +137,7 @@ class Crew:
         return len(crashes) >= MOST_CRASHES or any(ended.final for ended in crashes)
 
     def _begin(self, impl: Implementation) -> Worker:
-        worker = Worker(impl.label, self._device, self._timeout_s, isolated=bool(to_load(impl)))
-        modules = [*modules_of(self._op.name), *_COMPILERS.get(impl.label, ())]
-        worker.send("begin", device=str(self._device), environment=worker.environment, modules=modules)
+        worker = Worker(impl.label, self._device, self.timeout_s, isolated=bool(to_load(impl)))
+        modules = *modules_of(self._op.name), *_COMPILERS.get(impl.label, ())
+        worker.send(messages.Setup(str(self._device), worker.environment, modules))
         return worker

@@ -6,8 +6,6 @@ milliseconds.  Answers are JSON of limited size, read as data only.
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import secrets
 import signal
@@ -17,21 +15,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from math import ceil
-from multiprocessing import connection as connections
-from multiprocessing import reduction
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import torch
+from msgspec import structs
 
 from compare.sandbox import isolation, limits
 from compare.sandbox.environment import kept
 from compare.sandbox.words import how_it_ended, printable
 from compare.spec import Options, UsageError
-from compare.worker import answers, main, server
-from compare.worker.memory import Memory
+from compare.worker import messages, server
+from compare.worker.channel import Channel
+from compare.worker.memory import SharedMemory
+from compare.worker.messages import Answer, AnswerT, WorkerRequest
 
 PRINTED_BYTES = 1 << 20
 """Most output of a worker, in bytes."""
@@ -44,9 +44,6 @@ _QUOTED = 300
 
 _SHARE_FOR_LOCKS = 0.8
 """Of the time limit: then the row names the lock of a build, and not the step alone."""
-
-_STARTING = threading.Lock()
-"""An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
 
 
 class Raised(Exception):
@@ -88,32 +85,26 @@ class Worker:
         self._ending = threading.RLock()
         """Callers and shutdown may both observe, in two threads, that the worker has exited."""
         self._busy = False
-        self._waiting: list[tuple[str, str]] = []
-        """Requests whose answers were not received yet: number and method."""
+        self._waiting: list[tuple[str, WorkerRequest[Any]]] = []
+        """Requests whose answers were not received yet, by number."""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        server.start()
-        self._connection, theirs = multiprocessing.Pipe()
-        their_end, self._lifeline = multiprocessing.Pipe(duplex=False)
-        host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
         self._private = isolation.private_folder() if isolated else None
         """Where it may write; None: everywhere."""
-        box = None if self._private is None else (isolation.found(), self._private)
-        context = multiprocessing.get_context("forkserver")
-        self._process = context.Process(
-            target=main.main, args=(theirs, their_end, host_bytes, box), name=who, daemon=True
-        )
-        with _STARTING, _ctrl_c_held_back():
-            self._process.start()
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", ceil(timeout_s), 0))
+        self._channel = Channel(ours)
+        their_end, lifeline = os.pipe()
+        self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
+        host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
+        order = server.Order(str(Path.cwd()), host_bytes)
+        if self._private is not None:
+            order = structs.replace(order, isolation=isolation.found(), private=str(self._private))
+        self._process = server.fork(order, theirs.fileno(), self._printed.fileno(), their_end)
         theirs.close()
-        their_end.close()
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as channel:  # one that reads nothing
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", ceil(timeout_s), 0))
-        self._inbox = answers.Inbox(self._connection.fileno())
-        reduction.send_handle(self._connection, self._printed.fileno(), self.pid)
+        os.close(their_end)
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     @property
@@ -127,44 +118,43 @@ class Worker:
         found["COMPARE_LOCK_S"] = f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"
         return found if self._private is None else found | isolation.environment(self._private)
 
-    def ask(self, what: str, step: str = "", **arguments: Any) -> Any:
+    def ask(self, request: WorkerRequest[AnswerT], step: str = "") -> AnswerT:
         """Send a request and wait for the answer.
 
         Args:
-            what: a method of `compare.worker.main._Work`.
+            request: one of `compare.worker.messages`.
             step: the request in a reader's words: ``building and the first call``.
-            arguments: the method's.
 
         Raises:
             Raised, NotImplementedError, UsageError, MemoryError: as the implementation did.
             Ended: the worker exited, or was ended for what it did.
         """
-        self.send(what, **arguments)
-        return self.receive(step)
+        self.send(request)
+        answer: AnswerT = self.receive(step)
+        return answer
 
-    def send(self, what: str, **arguments: Any) -> None:
+    def send(self, request: WorkerRequest[Any], descriptors: Sequence[int] = ()) -> None:
         """Send a request without waiting; `receive` returns the answers in the order of the requests."""
         if self._ended is not None:
             raise self._ended
-        if not self._waiting and not self._inbox.empty:
+        if not self._waiting and not self._channel.empty:
             self._breach()
         number = secrets.token_hex(8)
-        message = {"number": number, "do": what, "with": arguments}
+        message = messages.encode(messages.NumberedRequest(number, request))
         self._signal_idle(signal.SIGCONT)
-        self._waiting.append((number, what))  # before sending: Ctrl-C may come right after
+        self._waiting.append((number, request))  # before sending: Ctrl-C may come right after
         try:
-            self._connection.send_bytes(json.dumps(message).encode())
+            self._channel.send(message, descriptors)
         except OSError:
             raise self._died("between two steps") from None
 
-    def share(self, name: str, memory: Memory) -> None:
+    def share(self, name: Literal["inputs", "outputs"], memory: SharedMemory) -> None:
         """Share memory with the worker under a name."""
-        self.send("view", name=name, memory=memory.as_json())
-        memory.send(self._connection, self.pid)
+        self.send(messages.Share(name, memory.size, memory.handle), memory.descriptors)
         self.receive("taking its inputs")
 
-    def ask_back(self, names: Sequence[str]) -> None:
-        """Request the memory shared under these names back without waiting; `receive` waits.
+    def ask_back(self) -> None:
+        """WorkerRequest all shared memory back without waiting; `receive` waits.
 
         A worker that is still busy is ended.
         """
@@ -174,14 +164,14 @@ class Worker:
             self.end("it was interrupted")
         else:
             with suppress(Ended):
-                self.send("leave", names=list(names))
+                self.send(messages.GiveBack())
 
     def receive(self, step: str = "") -> Any:
         """The answer to the oldest open request."""
         self._busy = True  # until the answer has come: Ctrl-C may come first
-        number, what = self._waiting.pop(0)
-        step = step or what
-        answer = self._wait(step, what)
+        number, request = self._waiting.pop(0)
+        step = step or type(request).__name__.lower()
+        answer = self._wait(step, request)
         self._busy = False
         if not self._waiting:
             self._signal_idle(signal.SIGSTOP)
@@ -191,32 +181,34 @@ class Worker:
             raise self.end("it forked its process: an implementation may not do this")
         if answer.raised:
             self._raise(answer.raised, answer.lost, step)
-        return answer.answer
+        return answer.value
 
-    def _raise(self, told: answers.Error, lost: str | None, step: str) -> None:
-        name, text = told.name[:_QUOTED], told.text[:_LONGEST_ERROR]
+    def _raise(self, error: messages.Error, lost: str | None, step: str) -> None:
+        name, text = error.name[:_QUOTED], error.text[:_LONGEST_ERROR]
         if os.environ.get("COMPARE_TRACEBACK"):
-            print(told.trace, file=sys.stderr)
+            print(error.trace, file=sys.stderr)
         if lost:
             first = text.strip().partition("\n")[0]
             raise self.end(f"{name} in {step}: {first}. It left its GPU context unusable ({lost[:_QUOTED]})")
-        if told.kind == "unavailable":
+        if error.kind == "unavailable":
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
-        if told.kind == "memory":
+        if error.kind == "memory":
             raise MemoryError(text)
-        raise Raised(name, text, told.where[:_QUOTED])
+        raise Raised(name, text, error.where[:_QUOTED])
 
-    def _wait(self, step: str, what: str) -> answers.Answer:
+    def _wait(self, step: str, request: WorkerRequest[Any]) -> Answer:
         until = time.monotonic() + self.timeout_s
         try:
-            while (message := self._inbox.message(min(_LOOK_S, max(0.0, until - time.monotonic())))) is None:
+            while (
+                message := self._channel.receive(min(_LOOK_S, max(0.0, until - time.monotonic())))
+            ) is None:
                 if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
                     raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
                 if time.monotonic() > until:
                     raise self.end(
                         f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
                     )
-            return answers.read(message, what)
+            return messages.read_answer(message, request)
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except (OSError, TypeError, ValueError):
@@ -226,7 +218,7 @@ class Worker:
         raise self.end("it wrote into the pipe between its process and the judge's")
 
     def _died(self, step: str) -> Ended:
-        code = self._join(2.0)
+        code = self._process.wait(2.0)
         how = "its process closed the connection" if code is None else how_it_ended(code)
         ended = self.end(f"{how} in {step}")
         ended.final = False
@@ -260,53 +252,21 @@ class Worker:
     def _signal_idle(self, number: signal.Signals) -> None:
         """Stop a user's worker and all that it has started, or let it go on."""
         if self._private is not None and self._ended is None:
-            with suppress(ProcessLookupError, PermissionError):
+            with suppress(OSError):
                 os.killpg(self.pid, number)
 
     def _signal(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
+        with suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
-        with suppress(Exception):
-            self._process.kill()
+        self._process.kill()
 
     def _bury(self) -> None:
-        self._join(10.0)
-        self._connection.close()
+        self._process.wait(10.0)
+        self._channel.close()
         self._lifeline.close()
-
-    def _join(self, timeout_s: float) -> int | None:
-        """Its exit code; None if it still runs after ``timeout_s``."""
-        until = time.monotonic() + timeout_s
-        while True:
-            with _STARTING:
-                code = self._process.exitcode
-            if code is not None or time.monotonic() > until:
-                return code
-            connections.wait([self._process.sentinel], max(0.0, until - time.monotonic()))
 
     def _last_words(self) -> str:
         size = os.fstat(self._printed.fileno()).st_size
         text = os.pread(self._printed.fileno(), 4 * _QUOTED, max(0, size - 4 * _QUOTED))
         words = " ".join(printable(text.decode(errors="replace")).split())
         return words if len(words) <= _QUOTED else f"... {words[-_QUOTED:]}"
-
-
-@contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """Delay Ctrl-C until the end: a process interrupted while it starts prints a traceback."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread is interrupted
-        yield
-        return
-    came = False
-
-    def note(*_: object) -> None:
-        nonlocal came
-        came = True
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)

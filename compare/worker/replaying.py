@@ -13,13 +13,13 @@ from contextlib import closing
 import torch
 
 from compare.device import arch
-from compare.records.encoding import decode, encode
 from compare.replay.arena import GRANULE, library, whole
 from compare.replay.nodes import Recording, difference, problem
 from compare.spec import Case, Implementation, Op
-from compare.worker.exchange import Exchange
+from compare.worker import messages
+from compare.worker.buffers import CaseBuffers
 from compare.worker.memory import ALIGNMENT
-from compare.worker.parallel import abreast, cores
+from compare.worker.parallel import cores, run_parallel
 from compare.worker.process import Worker
 from compare.worker.server import modules_of
 from compare.worker.timing import why
@@ -38,12 +38,12 @@ class Replaying:
     """The runners of users' rows on one case.  Use it as a context manager: it ends them.
 
     Args:
-        exchange: of the timing; inputs lie in it as in a recording.
+        buffers: of the timing; inputs lie in it as in a recording.
     """
 
-    def __init__(self, op: Op, case: Case, exchange: Exchange, timeout_s: float) -> None:
-        self._op, self._case, self._exchange, self._timeout_s = op, case, exchange, timeout_s
-        self._device = exchange.inputs.device
+    def __init__(self, op: Op, case: Case, buffers: CaseBuffers, timeout_s: float) -> None:
+        self._op, self._case, self._buffers, self._timeout_s = op, case, buffers, timeout_s
+        self._device = buffers.inputs.device
         self._workers: list[Worker] = []
         self.runners: dict[str, Worker] = {}
         """By label: workers that replay a recorded call, ready to be timed."""
@@ -52,7 +52,7 @@ class Replaying:
 
     @property
     def _inputs_bytes(self) -> int:
-        return whole(self._exchange.set_bytes + GRANULE)  # room to shift them
+        return whole(self._buffers.set_bytes + GRANULE)  # room to shift them
 
     @property
     def _arena_bytes(self) -> int:
@@ -62,7 +62,7 @@ class Replaying:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._exchange.take_back(self.runners.values())
+        self._buffers.take_back(self.runners.values())
         self._stop()
         for worker in self._workers:
             worker.close()
@@ -79,7 +79,7 @@ class Replaying:
         free_bytes, _ = torch.cuda.mem_get_info(self._device)
         room = free_bytes // (self._arena_bytes + _CONTEXTS_BYTES)
         width = max(1, min(_AT_ONCE, len(impls), cores(), room))
-        for impl, found in abreast(prepared, impls, width, self._stop):
+        for impl, found in run_parallel(prepared, impls, width, self._stop):
             if isinstance(found, Worker):
                 self.runners[impl.label] = found
             else:
@@ -93,20 +93,13 @@ class Replaying:
         recording = self._recorded(impl)
         images = self._compiled(impl, recording)
         runner = self._begun(f"the runner of {impl.label}", self._device)
-        runner.ask("connect", "starting")
-        runner.ask(
-            "replay",
-            "loading a recording",
-            recording=encode(recording),
-            images=images,
-            inputs_bytes=self._inputs_bytes,
-        )
+        runner.ask(messages.Connect(), "starting")
+        runner.ask(messages.Replay(recording, images, self._inputs_bytes), "loading a recording")
         return runner
 
     def _begun(self, who: str, device: torch.device, modules: Sequence[str] = ()) -> Worker:
         self._workers.append(worker := Worker(who, device, self._timeout_s, isolated=True))
-        arguments = {"device": str(device), "environment": worker.environment, "modules": [*modules]}
-        worker.ask("begin", "starting", **arguments)
+        worker.ask(messages.Setup(str(device), worker.environment, tuple(modules)), "starting")
         return worker
 
     def _recorded(self, impl: Implementation) -> Recording:
@@ -123,28 +116,28 @@ class Replaying:
         generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         found = []
         with closing(self._begun(f"the recorder of {label}", device, modules_of(op.name))) as recorder:
-            recorder.ask("connect", "starting")
-            recorder.ask("limit", nbytes=nbytes + _WORKSPACE_BYTES)
-            sizes = {"inputs_bytes": self._inputs_bytes, "nbytes": nbytes}
-            recorder.ask("arena", "reserving addresses", library=allocator, **sizes)
-            recorder.ask("load", "loading its file", files=to_load(impl))
-            recorder.ask("choose", "finding it", op=op.name, label=label, parameters=parameters)
-            with Exchange(op, case, device, self._exchange.expected) as own:
+            recorder.ask(messages.Connect(), "starting")
+            recorder.ask(messages.LimitMemory(nbytes + _WORKSPACE_BYTES))
+            recorder.ask(messages.Reserve(allocator, self._inputs_bytes, nbytes), "reserving addresses")
+            recorder.ask(messages.Load(tuple(to_load(impl))), "loading its file")
+            recorder.ask(messages.Choose(op.name, label, parameters), "finding it")
+            with CaseBuffers(op, case, device, self._buffers.expected) as own:
                 own.hand_to(recorder)
                 for shift in (0, ALIGNMENT * (1 + secrets.randbelow(GRANULE // ALIGNMENT - 1))):
                     own.put(op.make_inputs(case, generator, device), 0)
                     torch.cuda.synchronize(device)
-                    request = {"inputs": own.as_json(), "shift": shift, "options": own.options}
-                    found.append(decode(Recording, recorder.ask("record", "recording its call", **request)))
+                    request = messages.Record(own.places, shift, own.options)
+                    found.append(recorder.ask(request, "recording its call"))
                     if wrong := problem(found[-1], self._inputs_bytes, nbytes, own.expected):
                         raise ValueError(wrong)
         if apart := difference(*found):
             raise ValueError(f"its launches depend on data: {apart}")
         return found[0]
 
-    def _compiled(self, impl: Implementation, recording: Recording) -> list[str]:
-        """The machine code of a recording's sources, in base64."""
+    def _compiled(self, impl: Implementation, recording: Recording) -> tuple[bytes, ...]:
+        """The machine code of a recording's sources."""
+        architecture = arch(self._device)
+        assert architecture is not None  # of a GPU
         with closing(self._begun(f"the compiler of {impl.label}", torch.device("cpu"))) as compiler:
-            request = {"sources": encode(recording.sources), "arch": arch(self._device)}
-            images: list[str] = compiler.ask("compile", "compiling its kernels", **request)
-        return images
+            request = messages.Compile(recording.sources, architecture)
+            return compiler.ask(request, "compiling its kernels")

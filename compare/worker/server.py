@@ -1,35 +1,118 @@
 """The server that workers are forked from: it has imported everything and never used a GPU.
 
-`multiprocessing` starts it as a fresh Python, which takes two seconds to import PyTorch.  The command forks
-it from itself instead, right after its own import of PyTorch.
+The command forks it from itself, right after its own import of PyTorch.  Any other process, such as a
+notebook's, may have initialised CUDA: there it is a new Python, which takes two seconds to import PyTorch.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.util
-import multiprocessing.forkserver
-import multiprocessing.process
 import os
-import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from multiprocessing import resource_tracker, util
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
+
+import msgspec
+from msgspec import Struct
 
 from compare import registry
-from compare.sandbox import isolation
+from compare.sandbox.isolation import Isolation
 from compare.sandbox.limits import close_all_but
+from compare.worker.channel import REQUEST_BYTES, Channel, readable
 
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
+_NUMBER = struct.Struct("=i")
+_UNKNOWN = 255
+"""Exit code of a process whose server was killed."""
 
-_spawn = util.spawnv_passfds
 
-_mode: list[str] = []
-"""TRITON_INTERPRET when the server was started: the same in all workers."""
+class Order(Struct, frozen=True):
+    """How a worker runs."""
+
+    cwd: str
+    host_bytes: int | None
+    isolation: Isolation | None = None
+    private: str = ""
+
+
+class Forked:
+    """A process that the server forks.
+
+    Args:
+        status: a pipe through which the server tells its process number, and its exit code when it has ended.
+    """
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+        self._lock = threading.Lock()
+        """Callers and shutdown may both wait for its end, in two threads."""
+        self._pid: int | None = None
+        self._code: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its number.
+
+        Raises:
+            OSError: the server was killed.
+        """
+        if self._pid is None:
+            with self._lock:
+                if self._pid is None and self._code is None:
+                    self._pid = self._number()
+        if self._pid is None:
+            raise OSError("the server of worker processes was killed")
+        return self._pid
+
+    def _number(self) -> int | None:
+        """The next number in the pipe; None: the server was killed."""
+        number = os.read(self._status, _NUMBER.size)
+        return int(_NUMBER.unpack(number)[0]) if number else None
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code, negative if a signal killed it; None if it still runs after ``seconds``."""
+        with suppress(OSError):
+            self.pid  # noqa: B018 - it comes first through the pipe
+        if self._code is None and readable(self._status, seconds):
+            with self._lock:
+                if self._code is None:
+                    code = self._number()
+                    self._code = _UNKNOWN if code is None else code
+                    os.close(self._status)
+        return self._code
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self.wait(0.0) is None:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The judge's end of a server."""
+
+    channel: Channel
+    interpreted: str
+    """TRITON_INTERPRET when it was started: the same in all workers."""
+    ended: Callable[[], bool]
+
+
+_lock = threading.Lock()
+_running: list[_Server] = []
+"""At most one."""
 
 
 def likely_cpu(device: str) -> bool:
@@ -40,96 +123,162 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def start(ops: Sequence[str] = (), *, from_here: bool = False, commands: bool = False) -> None:
+def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
     """Start the server unless it is running.
 
     Args:
         ops: it imports their modules, if it is not running yet.
         from_here: fork it from this process, which has imported PyTorch and not used it.
-        commands: it imports what `run_command` needs, as well.
     """
-    interpreted = os.environ.get("TRITON_INTERPRET", "")
-    server = multiprocessing.forkserver
-    from_here = from_here and not _mode  # later this process may have initialised CUDA
-    if _mode and _mode[0] != interpreted:
-        server._forkserver._stop()  # type: ignore[attr-defined]
-        _mode.clear()
-    if not _mode:
-        more = registry.modules() if commands else []
-        server.set_forkserver_preload([*_MODULES, *more, *(m for op in ops for m in modules_of(op))])
-        _mode.append(interpreted)
-    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    if "tempdir" not in config:  # of the server's socket: of multiprocessing's own a killed run leaves it
-        config["tempdir"] = str(folder := isolation.private_folder(of_socket=True))
-        atexit.register(_remove, os.getpid(), folder)
-    with _forking() if from_here else nullcontext():
-        server.ensure_running()
+    with _lock:
+        interpreted = os.environ.get("TRITON_INTERPRET", "")
+        from_here = from_here and not _running  # later this process may have initialised CUDA
+        if _running and (_running[0].interpreted != interpreted or _running[0].ended()):
+            _running.pop().channel.close()
+        if _running:
+            return
+        modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
+        ours, theirs = socket.socketpair()
+        ended = _fork(theirs, modules) if from_here else _spawn(theirs, modules)
+        theirs.close()
+        _running.append(_Server(Channel(ours), interpreted, ended))
 
 
-def _remove(of_process: int, folder: Path) -> None:
-    if os.getpid() == of_process:
-        isolation.remove(folder)
+def _spawn(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
+    """Start the server as a new Python."""
+    setup = f"import sys; sys.path[:] = {sys.path!r}; sys.argv[:] = {sys.argv!r}"
+    fd = theirs.fileno()
+    program = f"{setup}; from {__name__} import serve; serve({fd}, {modules!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        cwd=registry.ROOT,  # Python's own modules come from the current folder first
+        pass_fds=[fd],
+    )
+
+    def end() -> None:
+        if _running and _running[0].ended is ended:
+            _running.pop().channel.close()
+        process.wait()
+
+    def ended() -> bool:
+        return process.poll() is not None
+
+    atexit.register(end)
+    return ended
 
 
-@contextmanager
-def _forking() -> Iterator[None]:
-    """Let `multiprocessing` start the server as a fork of this process."""
-    here = Path.cwd()
-    os.chdir(registry.ROOT)  # a new Python imports its own modules from the current folder first
-    try:
-        resource_tracker.ensure_running()  # as a process of its own, not a fork
-    finally:
-        os.chdir(here)
-    util.spawnv_passfds = _fork  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        util.spawnv_passfds = _spawn
-
-
-def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-    """In place of ``spawnv_passfds``: run the new process's code in a fork."""
+def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
+    """Start the server as a fork of this process."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork prints it too
     pid = os.fork()
-    if pid:
-        return pid
-    util.spawnv_passfds = _spawn  # a worker's own child processes, as torch.compile's, are not forks
-    try:
-        close_all_but(0, 1, 2, *descriptors)
-        exec(arguments[-1], {})
-    finally:
-        os._exit(0)
+    if pid == 0:
+        try:
+            close_all_but(0, 1, 2, theirs.fileno())
+            serve(theirs.fileno(), modules)
+        finally:
+            os._exit(0)
+    return lambda: os.waitpid(pid, os.WNOHANG) != (0, 0)
 
 
-def run_command(device: str, words: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
-    """In a process forked from the server: run ``python -m compare`` without importing PyTorch again.
+def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
+    """Fork a process that runs `compare.worker.main.main`; returns at once.
 
     Args:
-        device: as on the command line.
-        words: the rest of the command.
-        environment: its variables.
-        said: its stderr is written there; its stdout is not kept.
+        order: how it runs.
+        connection: its end of the channel.
+        output: file for its stdout and stderr.
+        lifeline: the read end of a pipe that closes when the judge exits.
     """
-    words = [*words, "--device", device]
-    decorated = os.environ.get("TRITON_INTERPRET", "")
-    os.setsid()
-    os.chdir(registry.ROOT)
-    os.environ.clear()
-    os.environ.update(environment)
-    for path, descriptor in ((os.devnull, 1), (said, 2)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
-    if decorated != ("1" if likely_cpu(device) else environment.get("TRITON_INTERPRET", "")):
-        # The server's Triton is not the one that this device needs.
-        os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
-    ours: Any = multiprocessing.forkserver._forkserver
-    ours.__init__()  # as in a new process: it starts a server of its own
-    _mode.clear()
-    sys.argv = [sys.argv[0], *words]
-    runpy.run_module("compare", run_name="__main__", alter_sys=True)
+    start()
+    receiver, sender = os.pipe()
+    try:
+        with _lock:
+            _running[0].channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
+    finally:
+        os.close(sender)
+    return Forked(receiver)
 
 
 def modules_of(op: str) -> list[str]:
     """Names of the modules with implementations of an op."""
     names = [f"{package}.{op}" for package in registry.IMPLEMENTATION_PACKAGES]
     return [name for name in names if importlib.util.find_spec(name) is not None]
+
+
+# --------------------------------------------------------------------------- inside the server
+
+
+def serve(connection: int, modules: Sequence[str]) -> None:
+    """Import modules, then fork a process for each order, until the judge closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
+    for module in modules:
+        with suppress(Exception):  # a worker that needs it reports it
+            importlib.import_module(module)
+    channel = Channel(socket.socket(fileno=connection), REQUEST_BYTES, trusted=True)
+    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes)
+    statuses: dict[int, int] = {}
+    while True:
+        poll = select.poll()
+        for descriptor in (channel.fileno(), woken):
+            poll.register(descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if woken in ready:
+            os.read(woken, 4096)
+            _reap(statuses)
+        if channel.fileno() in ready:
+            try:
+                message = channel.receive()
+            except EOFError:
+                return
+            assert message is not None
+            status, *descriptors = channel.descriptors
+            pid = os.fork()
+            if pid == 0:
+                _run(message, descriptors)
+            _tell(status, pid)
+            statuses[pid] = status
+            for descriptor in descriptors:
+                os.close(descriptor)
+            channel.descriptors.clear()
+
+
+def _reap(statuses: dict[int, int]) -> None:
+    """Tell the exit codes of processes that have ended."""
+    for pid in [*statuses]:
+        ended, code = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _tell(status := statuses.pop(pid), os.waitstatus_to_exitcode(code))
+            os.close(status)
+
+
+def _tell(status: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # the judge no longer wants to know
+        os.write(status, _NUMBER.pack(number))
+
+
+def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
+    """In the fork: carry out an order, and end."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        order = msgspec.json.decode(message, type=Order)
+        close_all_but(0, 1, 2, *descriptors)
+        from compare.worker.main import main  # start-up: the judge needs none of it
+
+        os.chdir(order.cwd)
+        box = None if order.isolation is None else (order.isolation, Path(order.private))
+        connection, output, lifeline = descriptors
+        main(connection, output, lifeline, order.host_bytes, box)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def prepare(device: str = "auto", ops: Sequence[str] = (), *, commands: bool = False) -> torch.device:
+def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     """The device to run on; starts the workers' server in the background.
 
     Call it before a Triton kernel is imported: ``TRITON_INTERPRET`` is read when a kernel is decorated.
@@ -21,7 +21,6 @@ def prepare(device: str = "auto", ops: Sequence[str] = (), *, commands: bool = F
     Args:
         device: as on the command line.
         ops: the server imports their modules.
-        commands: the server will run commands, not only workers.
 
     Raises:
         UsageError: there is no such device.
@@ -31,11 +30,11 @@ def prepare(device: str = "auto", ops: Sequence[str] = (), *, commands: bool = F
     # Start-up: this imports PyTorch, which --help does not need, and with which the server is forked.
     from compare.device import pick
 
-    server.start(ops, from_here=_is_command(), commands=commands)
+    server.start(ops, from_here=_is_command())
     picked = pick(device)
     if picked.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-    server.start(ops, commands=commands)
+    server.start(ops)
     return picked
 
 

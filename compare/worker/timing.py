@@ -27,9 +27,10 @@ from compare.spec import Case, Implementation, Op, by_output
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Progress, Result, Rounds, release
 from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
-from compare.worker.exchange import Exchange
-from compare.worker.memory import Place, kinds_of
-from compare.worker.parallel import abreast, cores
+from compare.worker import messages
+from compare.worker.buffers import CaseBuffers
+from compare.worker.memory import Placement, kinds_of
+from compare.worker.parallel import cores, run_parallel
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
@@ -68,13 +69,13 @@ class RemoteTimer:
 
     def first(self) -> float:
         if self._runner is not None:
-            self._runner.ask("first_again", "a call")
+            self._runner.ask(messages.CallAgain(), "a call")
         begin = time.perf_counter()
-        self.output_dtype = self._worker.ask("first_again", "a call")
+        self.output_dtype = self._worker.ask(messages.CallAgain(), "a call")
         return (time.perf_counter() - begin) * 1e3
 
     def capture(self) -> None:
-        self._worker.ask("capture", "capturing a CUDA graph")
+        self._worker.ask(messages.Capture(), "capturing a CUDA graph")
 
     def cold(self, number: int) -> Reading:
         self._examiner.begin_round(number)
@@ -90,11 +91,8 @@ class RemoteTimer:
         if checked and self._impl.foreign:
             examiner.renew(which)  # values that no other sample has seen
         examiner.set_out(which, kind)
-        if kind == "cold":
-            answer = worker.ask("cold", "a cold sample", which=which)
-        else:
-            answer = worker.ask("warm", f"a {kind} sample", kind=kind, which=which, repeats=repeats)
-        reading = Reading(**answer)
+        request = messages.Cold(which) if kind == "cold" else messages.Warm(which, kind, repeats)
+        reading = worker.ask(request, f"a {kind} sample")
         if checked:
             examiner.examine(which, f"a {kind} sample on new inputs", self._impl.accumulator)
         if not (0 < reading.gpu_us < math.inf and 0 <= reading.host_us < math.inf):
@@ -122,9 +120,9 @@ class Examiner:
     """
 
     def __init__(
-        self, op: Op, case: Case, device: torch.device, exchange: Exchange, tolerance: ToleranceFromBaseline
+        self, op: Op, case: Case, device: torch.device, buffers: CaseBuffers, tolerance: ToleranceFromBaseline
     ) -> None:
-        self._op, self._case, self._device, self._exchange = op, case, device, exchange
+        self._op, self._case, self._device, self._buffers = op, case, device, buffers
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._round: int | None = None
         self._count = 0
@@ -136,15 +134,16 @@ class Examiner:
             reference = Reference(part, self._stale)
             limit = tolerance.limit(case, reference)
             self._wanted.append((part, limit, reference.by_row))
-        self._values = [self._fresh() for _ in range(exchange.sets)]
+        self._values = [self._fresh() for _ in range(buffers.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
-        self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
+        offset = buffers.next_values_offset
+        self.coming = [] if offset is None else buffers.inputs.put(self._stale, offset)
         if not self.coming:
             self._stale = ()
 
     @property
     def output_bytes(self) -> int:
-        return max(1, sum(x.numel() * x.itemsize for x in self._exchange.expected.values()))
+        return max(1, sum(x.numel() * x.itemsize for x in self._buffers.expected.values()))
 
     @property
     def in_turn(self) -> int:
@@ -163,8 +162,8 @@ class Examiner:
     def _fresh(self) -> tuple[torch.Tensor, ...]:
         return self._op.make_inputs(self._case, self._generator, self._device)
 
-    def _put(self, values: tuple[torch.Tensor, ...], which: int) -> list[Place]:
-        return self._exchange.inputs.put(values, which * self._exchange.set_bytes)
+    def _put(self, values: tuple[torch.Tensor, ...], which: int) -> list[Placement]:
+        return self._buffers.inputs.put(values, which * self._buffers.set_bytes)
 
     def renew(self, which: int) -> None:
         """Draw new values for a set of inputs."""
@@ -174,13 +173,13 @@ class Examiner:
 
     def set_out(self, which: int, kind: Kind) -> None:
         """Copy the inputs of a sample into shared memory and poison the output; done when this returns."""
-        exchange = self._exchange
-        if kind == "cold" and exchange.coming is not None:
+        buffers = self._buffers
+        if kind == "cold" and buffers.next_values_offset is not None:
             self._put(self._stale, which)
-            exchange.inputs.put(self._values[which], exchange.coming)
+            buffers.inputs.put(self._values[which], buffers.next_values_offset)
         else:
             self._put(self._values[which], which)
-        exchange.poison()
+        buffers.poison()
 
     def examine(self, which: int, when: str, accumulator: str) -> None:
         """Compare the outputs of the last sample with the oracle, and the inputs with their values.
@@ -188,7 +187,7 @@ class Examiner:
         Raises:
             Cheated: an output is wrong, or an input was written to.
         """
-        outputs = self._exchange.take()
+        outputs = self._buffers.take()
         references = self._references_of(which)
         for (op, allowed, _), reference, output in zip(
             self._wanted, references, outputs.values(), strict=True
@@ -196,7 +195,7 @@ class Examiner:
             # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
             limit = 2 * limit_of(op.tolerance(self._case), accumulator, allowed)
             self._compare(reference, output, limit, when, accumulator)
-        now = [memory_of(self._exchange.inputs.tensor(place)) for place in self.sets[which]]
+        now = [memory_of(self._buffers.inputs.tensor(place)) for place in self.sets[which]]
         if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
 
@@ -237,7 +236,7 @@ class Subject:
     device: torch.device
     workers: Mapping[str, Worker]
     """By label."""
-    exchange: Exchange
+    buffers: CaseBuffers
     """The shared memory of the case."""
     tolerance: ToleranceFromBaseline
     """PyTorch's own error on this op."""
@@ -289,7 +288,7 @@ def measure(
     """
     op, device = subject.op, subject.device
     try:
-        examiner = Examiner(op, subject.case, device, subject.exchange, subject.tolerance)
+        examiner = Examiner(op, subject.case, device, subject.buffers, subject.tolerance)
     except RuntimeError as error:  # the inputs do not fit into the memory left
         release(error)
         return dict.fromkeys((impl.label for impl in subject.impls), error)
@@ -323,7 +322,7 @@ def _prepared(
         for worker in (*workers.values(), *subject.runners.values()):
             worker.abandon()
 
-    for impl, error in abreast(entered, impls, min(len(impls), cores()), stop):
+    for impl, error in run_parallel(entered, impls, min(len(impls), cores()), stop):
         if error is not None:
             failed[impl.label] = error
     entries = []
@@ -338,18 +337,17 @@ def _prepared(
 
 def _enter(subject: Subject, settings: Settings, examiner: Examiner, worker: Worker) -> None:
     """Prepare a worker for timing."""
-    subject.exchange.hand_to(worker)
-    worker.ask(
-        "enter",
-        "preparing for timing",
-        sets=[[place.as_json() for place in places] for places in examiner.sets],
-        coming=[place.as_json() for place in examiner.coming],
+    subject.buffers.hand_to(worker)
+    request = messages.Enter(
+        sets=tuple(map(tuple, examiner.sets)),
+        coming=tuple(examiner.coming),
+        outputs=kinds_of(subject.buffers.expected),
+        options=subject.buffers.options,
         stopwatch=settings.stopwatch,
         cycles_per_us=settings.local.cycles_per_us,
         tidy=settings.tidy,
-        expected=kinds_of(subject.exchange.expected),
-        options=subject.exchange.options,
     )
+    worker.ask(request, "preparing for timing")
 
 
 def _entry(
@@ -359,7 +357,7 @@ def _entry(
     worker = subject.workers[impl.label]
     notes: list[str] = []
     if impl.prepare is not None:
-        ms = worker.ask("prepare", "preparing weights")
+        ms = worker.ask(messages.Prepare(), "preparing weights")
         notes.append(f"weights prepared offline, untimed: {ms:.3g} ms")
     timer, unverified = RemoteTimer(impl, examiner, worker), ""
     if impl.foreign:

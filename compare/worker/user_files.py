@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from compare import registry
 from compare.spec import Implementation, UsageError
-from compare.worker.foreign import Description, function_at
+from compare.worker.foreign import Description
+from compare.worker.messages import AnswerT, Hash, Load, WorkerRequest
 from compare.worker.process import Worker
 
 _LARGEST_BYTES = 1 << 18
@@ -62,9 +62,9 @@ def load(
     known = sorted({*registry.op_names(), *defined})
     for told in found:
         for each in told.implementations:
-            if each["op"] not in known:
+            if each.op not in known:
                 raise UsageError(
-                    f"--load {told.path}: {each['label']}: {registry.unknown('op', each['op'], known)}"
+                    f"--load {told.path}: {each.label}: {registry.unknown('op', each.op, known)}"
                 )
         # A file is needed too if it defines an op that another has rows of beside those asked for.
         needed = {op for other in found if other is not told for op in other.has}
@@ -75,7 +75,7 @@ def load(
         if trusted and told in defining:
             registry.load(told.path)
         else:
-            _add(told.path, [each for each in told.implementations if asked in (None, each["op"])])
+            _add(told.path, [each for each in told.implementations if asked in (None, each.op)])
     if trusted:
         _hash([told.path for told in found], timeout_s)
     return {op: told.path for told in defining for op in told.ops}
@@ -87,12 +87,12 @@ class _Told:
 
     path: str
     ops: Sequence[str]
-    implementations: Sequence[dict[str, Any]]
+    implementations: Sequence[Description]
 
     @property
     def has(self) -> set[str]:
         """What it has something of."""
-        return {*self.ops, *(each["op"] for each in self.implementations)}
+        return {*self.ops, *(each.op for each in self.implementations)}
 
 
 def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
@@ -103,35 +103,41 @@ def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
         raise UsageError(f"--load {path}: {size} bytes, and the most is {_LARGEST_BYTES}")
     if (lines := len(Path(path).read_bytes().splitlines())) > _MOST_LINES:
         raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
-    told = _asked(path, timeout_s, "load", "loading it", files=[*before, path])
-    if (rows := len(told["implementations"])) > _MOST_ROWS:
+    contents = _asked(path, timeout_s, Load((*before, path)), "loading it")
+    if (rows := len(contents.implementations)) > _MOST_ROWS:
         raise UsageError(f"--load {path}: {rows} implementations, and the most is {_MOST_ROWS}")
-    with _understood(path):
-        named = [{**each, "op": str(each["op"])} for each in told["implementations"]]
-        return _Told(path, list(map(str, told["ops"])), named)
+    return _Told(path, contents.ops, contents.implementations)
 
 
-def _asked(path: str, timeout_s: float, what: str, step: str, **arguments: Any) -> Any:
-    """The answer of a new worker, which loads the files that define ops before any other request."""
-    worker = Worker(path, torch.device("cpu"), timeout_s, isolated=True)
+def _asked(path: str, timeout_s: float, request: WorkerRequest[AnswerT], step: str) -> AnswerT:
+    """The answer of a new worker."""
     try:
-        if what != "load" and (files := registry.op_files()):
-            worker.ask("load", "loading the op", files=files)
-        return worker.ask(what, step, **arguments)
+        with reader(path, timeout_s, load_ops=not isinstance(request, Load)) as worker:
+            return worker.ask(request, step)
     except UsageError as error:
         raise UsageError(" ".join(str(error).split())) from None
     except Exception as error:  # of whatever kind the worker says
         said = " ".join(str(error).split()) or repr(error)
         raise UsageError(f"--load {path}: {said}. Fix the file") from None
+
+
+@contextmanager
+def reader(who: str, timeout_s: float, *, load_ops: bool = True) -> Iterator[Worker]:
+    """An isolated worker that reads users' files and has loaded none, but those that define ops."""
+    worker = Worker(who, torch.device("cpu"), timeout_s, isolated=True)
+    try:
+        if load_ops and (files := registry.op_files()):
+            worker.ask(Load(tuple(files)), "loading the op")
+        yield worker
     finally:
         worker.close()
 
 
-def _add(path: str, implementations: Sequence[dict[str, Any]]) -> None:
+def _add(path: str, implementations: Sequence[Description]) -> None:
     """Register implementations by what a worker told of them."""
     with _understood(path):
         for each in implementations:
-            registry.implementations(each["op"])  # the project's own come first
+            registry.implementations(each.op)  # the project's own come first
             registry.add(_described(each, path))
 
 
@@ -142,8 +148,8 @@ def _hash(paths: Sequence[str], timeout_s: float) -> None:
         impls = [impl for impl in registry.foreign() if impl.origin == where]
         if not impls:
             continue
-        described = [Description.of(impl).as_json() for impl in impls]
-        hashes = _asked(path, timeout_s, "hashes", "reading its source", described=described)["hashes"]
+        request = Hash(where, tuple(Description.of(impl, where) for impl in impls))
+        hashes = _asked(path, timeout_s, request, "reading its source")
         with _understood(path):
             for impl, found in zip(impls, hashes, strict=True):
                 registry.add(replace(impl, source_hash=found))
@@ -160,37 +166,20 @@ def _understood(path: str) -> Iterator[None]:
         raise UsageError(f"--load {path}: what it registers cannot be understood ({error!r})") from None
 
 
-def _described(each: dict[str, Any], path: str) -> Implementation:
+def _described(each: Description, path: str) -> Implementation:
     """An implementation known by what a worker told of it."""
+    impl = each.stand_in(str(Path(path).resolve()))
     # Registering it checks its words as those of any other, and that they are not taken.
-    tunable = {str(name): tuple(values) for name, values in each["tunable"].items()}
     declare = registry.implementation(
-        each["op"],
-        each["label"],
-        level=each["level"],
-        requires=each["requires"],
-        accumulator=each["accumulator"],
-        without_gpu=bool(each["without_gpu"]),
-        algorithm=str(each["algorithm"]),
-        tunable=tunable,
+        each.op,
+        each.label,
+        level=each.level,
+        requires=each.requires,
+        accumulator=each.accumulator,
+        tunable=each.tunable,
     )
-    where = str(Path(path).resolve())
-    defaults = {name: int(each["defaults"][name]) for name in tunable if name in each["defaults"]}
-    run = function_at(where, int(each["line"]), each["label"], defaults)
-    declare(run)
-    return Implementation(
-        each["op"],
-        each["label"],
-        each["level"],
-        run,
-        each["requires"],
-        each["accumulator"],
-        where,
-        foreign=True,
-        tunable=tuple(tunable.items()),
-        without_gpu=bool(each["without_gpu"]),
-        algorithm=str(each["algorithm"]),
-    )
+    declare(impl.run)
+    return impl
 
 
 def to_load(impl: Implementation) -> list[str]:

@@ -19,7 +19,7 @@ from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import Agreement, Implementation, Output, Timing, Tolerance, UsageError, by_output, case
 from compare.timing.rounds import Plan
-from compare.worker.exchange import Exchange
+from compare.worker.buffers import CaseBuffers
 from compare.worker.timing import Examiner
 from in_workers import settings_on, timed
 from loops import for_each
@@ -166,13 +166,13 @@ def test_an_examiner_lets_go_of_stale_inputs_that_no_worker_gets(
         made.extend(map(weakref.ref, inputs))
         return inputs
 
-    monkeypatch.setattr("compare.worker.exchange._STAGED_BYTES", 0)
-    with Exchange(op, SMALL, device, expected_outputs(op, SMALL, device), timed=True) as exchange:
+    monkeypatch.setattr("compare.worker.buffers._STAGED_BYTES", 0)
+    with CaseBuffers(op, SMALL, device, expected_outputs(op, SMALL, device), timed=True) as buffers:
         watched = dataclasses.replace(op, make_inputs=make_inputs)
-        exam = Examiner(watched, SMALL, device, exchange, ToleranceFromBaseline.local(op, SMALL, device))
+        exam = Examiner(watched, SMALL, device, buffers, ToleranceFromBaseline.local(op, SMALL, device))
         assert not exam.coming
         alive = [ref() is not None for ref in made]
-        assert alive == [False, *[True] * exchange.sets]
+        assert alive == [False, *[True] * buffers.sets]
 
 
 def test_every_output_of_a_timed_call_is_checked(device: torch.device) -> None:

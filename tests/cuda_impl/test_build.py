@@ -157,7 +157,7 @@ def test_a_folder_of_cupy_s_that_cannot_be_made_says_so(impossible_cupy_folder: 
     for needs_cupy in (
         build.cupy,
         lambda: loader.kernel("vector_add", "a_kernel", gpu),
-        lambda: memory.Memory(1, gpu),
+        lambda: memory.SharedMemory(1, gpu),
     ):
         with pytest.raises(build.BuildError, match=r"^cannot write .*/file/cupy \(.*\): set CUPY_CACHE_DIR"):
             needs_cupy()

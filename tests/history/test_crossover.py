@@ -264,7 +264,7 @@ def test_the_command_searches_where_there_is_a_gpu(
 
     monkeypatch.setattr("compare.commands.compare.prepare", lambda name, ops: Gpu)
     monkeypatch.setattr("compare.device.environment", lambda device: made_up.H100)
-    monkeypatch.setattr("compare.run.run", lambda op, asked, progress, crew: run(asked))
+    monkeypatch.setattr("compare.run.run", lambda op, asked, progress, pool: run(asked))
     out = tmp_path / "out.json"
     assert cli.main(["softmax", "--crossover", "N", "--json", str(out)]) == SUCCESS
     printed = capsys.readouterr()

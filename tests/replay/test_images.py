@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
 from collections.abc import Iterator
 from unittest import mock
 
+import msgspec
 import pytest
 import torch
 from triton import knobs
 
-from compare.records.encoding import decode, encode
 from compare.replay.images import compiled
-from compare.replay.nodes import CudaSource, Source, Sourced, TritonSource
+from compare.replay.nodes import CudaSource, Source, TritonSource
 from compare.replay.sources import Sources
+from compare.worker.messages import Compile, Setup
 from compare.worker.process import Worker
 from cuda_impl import build, flags
 from cuda_impl.build import cuda_include
@@ -27,18 +26,17 @@ TEMPLATE = "template <typename T> __global__ void scale(T* y, T by) { y[threadId
 
 def sent(source: Source) -> Source:
     """As it comes out of another process."""
-    return decode(Sourced, json.loads(json.dumps({"all": encode((source,))}))).all[0]
+    return msgspec.json.decode(msgspec.json.encode(source), type=TritonSource | CudaSource)
 
 
 AS_TRITON = """
-import json, sys
+import msgspec, sys
 import torch
 from triton import knobs
 from compare import registry
 from compare.capture import capture
-from compare.records.encoding import decode, encode
 from compare.replay.images import compiled
-from compare.replay.nodes import Sourced
+from compare.replay.nodes import TritonSource
 from compare.replay.sources import Sources
 from compare.resources.compiler_process import compile_triton
 
@@ -48,7 +46,7 @@ op, label = registry.get_op("softmax"), sys.argv[1]
 kernel, _ = compile_triton(launch, "sm_90")
 (sources := Sources(torch.device("cpu"))).watch()
 knobs.runtime.kernel_load_end_hook(7, 8, kernel.name, kernel.metadata_group, kernel.hash)  # needs a GPU else
-source = decode(Sourced, json.loads(json.dumps({"all": encode((sources.of(7),))}))).all[0]
+source = msgspec.json.decode(msgspec.json.encode(sources.of(7)), type=TritonSource)
 print(source.stage, compiled([source], "sm_90") == [kernel.asm["cubin"]])
 """
 
@@ -116,11 +114,10 @@ def test_an_isolated_process_compiles() -> None:
     sources = CudaSource(ADD, (), flags.nvrtc("sm_90", cuda_include())), TritonSource(IR, "ttir", {})
     worker = Worker("the compiler", torch.device("cpu"), 60.0, isolated=True)
     try:
-        worker.ask("begin", device="cpu", environment=worker.environment, modules=[])
-        told = worker.ask("compile", sources=encode(sources), arch="sm_90")
+        worker.ask(Setup("cpu", worker.environment))
+        of_cuda, of_triton = worker.ask(Compile(sources, "sm_90"))
     finally:
         worker.close()
-    of_cuda, of_triton = (b64decode(image) for image in told)
     assert b".text.add\0" in of_cuda
     assert b".text.store\0" in of_triton
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from compare.records.encoding import decode, encode
 from compare.replay.arena import BASE, GRANULE
 from compare.replay.nodes import (
     MOST_KEPT_BYTES,
@@ -25,7 +23,7 @@ from compare.replay.nodes import (
     difference,
     problem,
 )
-from compare.worker import answers
+from compare.worker import messages
 from loops import for_each
 
 OWN = BASE + GRANULE
@@ -43,16 +41,16 @@ RECORDING = Recording(
     (Kept(OWN + 8192, b"\x01\x02"),),
     2 * GRANULE,
 )
+RECORD = messages.Record((), 0, {})
 EXPECTED = {"y": torch.empty(4, 8, device="meta")}
 
 
 def as_answer(recording: Recording) -> bytes:
-    return json.dumps({"number": "1", "forked": False, "answer": encode(recording)}).encode()
+    return messages.encode(messages.Answer("1", value=recording))
 
 
 def test_a_recording_comes_across() -> None:
-    told = answers.read(as_answer(RECORDING), "record").answer
-    assert decode(Recording, told) == RECORDING
+    assert messages.read_answer(as_answer(RECORDING), RECORD).value == RECORDING
     assert problem(RECORDING, GRANULE, 4 * GRANULE, EXPECTED) is None
 
 
@@ -68,7 +66,7 @@ def test_a_recording_comes_across() -> None:
 )
 def test_an_answer_of_another_form_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
-        answers.read(as_answer(replace(RECORDING, **changed)), "record")
+        messages.read_answer(as_answer(replace(RECORDING, **changed)), RECORD)
 
 
 @for_each(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from cuda.bindings import driver as real
+from msgspec.structs import replace
 
 from compare.checking.guarded_memory import POISON
 from compare.replay import player

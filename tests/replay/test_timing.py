@@ -21,8 +21,9 @@ from compare.spec import Implementation, Timing, case
 from compare.timing.rounds import Plan, Result
 from compare.timing.stopwatch import Reading
 from compare.worker import main, user_files
-from compare.worker.exchange import Exchange
-from compare.worker.pool import Crew
+from compare.worker.buffers import CaseBuffers
+from compare.worker.messages import CallAgain, WorkerRequest
+from compare.worker.pool import WorkerPool
 from compare.worker.timing import REPLAYED, RemoteTimer, Subject, measure
 from host_stopwatch import HostStopwatch
 from in_workers import settings_on
@@ -55,30 +56,30 @@ class FakePlayer:
 
 
 def bench(player: FakePlayer, *, coming: bool = True) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """A bench with one set of inputs in shared memory, and the mailbox of the output."""
-    shared, mailbox = torch.full((4,), STALE), torch.zeros(4)
+    """A bench with one set of inputs in shared memory, and the shared_output of the output."""
+    shared, shared_output = torch.full((4,), STALE), torch.zeros(4)
     impl = Implementation("", "replay", "naive", player)
     values = (torch.full((4,), NEW),) if coming else ()
     watch = HostStopwatch(CPU)
-    found = main._Replay(player, (player.x,), [(shared,)], impl, values, {"y": mailbox}, watch, False)  # type: ignore[arg-type]
-    return found, shared, mailbox
+    found = main._Replay(player, (player.x,), [(shared,)], impl, values, {"y": shared_output}, watch, False)  # type: ignore[arg-type]
+    return found, shared, shared_output
 
 
 def test_a_cold_sample_is_of_inputs_that_nothing_has_seen() -> None:
     player = FakePlayer()
-    found, shared, mailbox = bench(player)
+    found, shared, shared_output = bench(player)
     found.cold(0)
     assert player.found == [(STALE, True), (NEW, True)]
-    assert mailbox.eq(2 * NEW).all()
+    assert shared_output.eq(2 * NEW).all()
     assert shared.eq(NEW).all()  # the judge compares it with its own
 
 
 def test_large_inputs_are_copied_once() -> None:
     player = FakePlayer()
-    found, _, mailbox = bench(player, coming=False)
+    found, _, shared_output = bench(player, coming=False)
     found.cold(0)
     assert player.found == [(STALE, True)]
-    assert mailbox.eq(2 * STALE).all()
+    assert shared_output.eq(2 * STALE).all()
 
 
 def test_the_judge_sees_what_was_written_to_an_input() -> None:
@@ -93,11 +94,9 @@ class FakeWorker:
     def __init__(self, name: str, us: float, taken: list[str]) -> None:
         self._name, self._us, self._taken = name, us, taken
 
-    def ask(self, what: str, step: str, **arguments: Any) -> Any:
-        self._taken.append(f"{self._name}.{what}")
-        if what == "first_again":
-            return "torch.float32"
-        return {"gpu_us": self._us, "host_us": self._us + 1, "exposed": False}
+    def ask(self, request: WorkerRequest[Any], step: str) -> Any:
+        self._taken.append(f"{self._name} {type(request).__name__}")
+        return "torch.float32" if isinstance(request, CallAgain) else Reading(self._us, self._us + 1)
 
 
 def test_cold_times_are_the_runners_and_host_times_its_own() -> None:
@@ -110,7 +109,7 @@ def test_cold_times_are_the_runners_and_host_times_its_own() -> None:
     assert timer.output_dtype == "torch.float32"
     assert timer.cold(4) == Reading(10.0, 11.0)
     assert timer.warm(4, 2) == Reading(20.0, 21.0)
-    assert taken == ["runner.first_again", "own.first_again", "runner.cold", "own.warm"]
+    assert taken == ["runner CallAgain", "own CallAgain", "runner Cold", "own Warm"]
     # New values for every cold sample, in the set of inputs that is its round's.
     timer.cold(5)
     assert examiner.renew.call_args_list == [mock.call(1), mock.call(1), mock.call(2)]
@@ -125,7 +124,7 @@ def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         tmp_path_factory.mktemp("runners") / "rows.py",
         implemented("wrong", "return torch.zeros_like(x)") + implemented("leaves", "os._exit(3)"),
     )
-    with own_registry(), Crew(op, CPU, 20.0) as crew:
+    with own_registry(), WorkerPool(op, CPU, 20.0) as pool:
         user_files.load([file], 60.0)
         right, wrong, leaves = (
             impl
@@ -134,16 +133,16 @@ def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         )
         (eager,) = registry.implementations("vector_add", ["torch.eager"])
         impls = [eager, *(replace(right, label=f"triton.{name}", base="triton.right") for name in "abc")]
-        workers = {impl.label: crew.of(impl) for impl in impls}
+        workers = {impl.label: pool.of(impl) for impl in impls}
         runners = {
-            "triton.a": crew.of(replace(right, label="triton.d", base="triton.right")),
-            "triton.b": crew.of(wrong),
-            "triton.c": crew.of(leaves),
+            "triton.a": pool.of(replace(right, label="triton.d", base="triton.right")),
+            "triton.b": pool.of(wrong),
+            "triton.c": pool.of(leaves),
         }
         tolerance = ToleranceFromBaseline.local(op, small, CPU)
-        with Exchange(op, small, CPU, expected_outputs(op, small, CPU), timed=True) as exchange:
+        with CaseBuffers(op, small, CPU, expected_outputs(op, small, CPU), timed=True) as buffers:
             subject = Subject(
-                op, impls, small, CPU, workers, exchange, tolerance, dict.fromkeys(workers, 1.0), runners
+                op, impls, small, CPU, workers, buffers, tolerance, dict.fromkeys(workers, 1.0), runners
             )
             plan = Plan(min_rounds=5, max_rounds=5, min_s=0.0, warm_up_s=0.0, slow_ms=math.inf)
             return measure(subject, settings_on(CPU, plan=plan))

@@ -12,8 +12,8 @@ from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
 from compare.timing.rounds import Plan, Progress, Result
 from compare.timing.stopwatch import CudaStopwatch
-from compare.worker.exchange import Exchange
-from compare.worker.pool import Crew
+from compare.worker.buffers import CaseBuffers
+from compare.worker.pool import WorkerPool
 from compare.worker.replaying import Replaying
 from compare.worker.timing import Settings, Subject, measure
 from host_stopwatch import HostStopwatch
@@ -38,19 +38,19 @@ def timed(
     replayed: bool = False,
 ) -> dict[str, Result]:
     """The results of `measure`, with a worker for each of ``impls``; ``replayed``: and users' runners."""
-    with Crew(op, device, 20.0 if device.type == "cpu" else 300.0) as crew:
-        crew.build(impls, [case.dtype])
+    with WorkerPool(op, device, 20.0 if device.type == "cpu" else 300.0) as pool:
+        pool.build(impls, [case.dtype])
         for impl in impls:
-            crew.built_s(impl, case.dtype)
-        workers = {impl.label: crew.of(impl) for impl in impls}
+            pool.built_s(impl, case.dtype)
+        workers = {impl.label: pool.of(impl) for impl in impls}
         tolerance = ToleranceFromBaseline.local(registry.get_op(op.name), case, device)
         with (
-            Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange,
-            Replaying(op, case, exchange, 60.0) as replaying,
+            CaseBuffers(op, case, device, expected_outputs(op, case, device), timed=True) as buffers,
+            Replaying(op, case, buffers, 60.0) as replaying,
         ):
             if replayed:
                 replaying.prepare([impl for impl in impls if impl.foreign])
             of_users = replaying.runners, replaying.unverified
             first_ms = first_calls_ms or {}
-            subject = Subject(op, impls, case, device, workers, exchange, tolerance, first_ms, *of_users)
+            subject = Subject(op, impls, case, device, workers, buffers, tolerance, first_ms, *of_users)
             return measure(subject, settings, progress=progress)

@@ -27,7 +27,7 @@ from compare.timing import calibration, figures, statistics
 from compare.timing.calibration import BUILT_IN
 from compare.timing.statistics import estimate
 from compare.worker import calibration as calibrating
-from compare.worker.pool import Crew
+from compare.worker.pool import WorkerPool
 from fake_clock import QUICK, World, rounds_of, timing
 from in_workers import settings_on
 from loops import for_each
@@ -313,10 +313,10 @@ def test_equals_are_timed_in_processes_of_their_own() -> None:
     op, impl = calibrating.subjects()[0]
     equals = calibrating.equals(impl, 3)
     cpu = torch.device("cpu")
-    with Crew(op, cpu, Options.timeout_s) as crew:
+    with WorkerPool(op, cpu, Options.timeout_s) as pool:
         settings = settings_on(cpu, 0.1, QUICK)
-        found = calibrating.cold_samples(op, equals, spec.case("fp32", N=1 << 12), cpu, crew, settings)
-        assert len({crew.of(one).pid for one in equals}) == 3
+        found = calibrating.cold_samples(op, equals, spec.case("fp32", N=1 << 12), cpu, pool, settings)
+        assert len({pool.of(one).pid for one in equals}) == 3
     assert len(found) == 3
     assert len({len(samples) for samples in found}) == 1
     assert calibration.derived([found], "now").classes
@@ -340,11 +340,11 @@ def test_real_equals_are_hardly_ever_called_different(card: torch.device) -> Non
         routes = registry.implementations(op.name, (pattern,))
         each = [calibrating.equals(impl, 8 // len(routes)) for impl in routes]
         impls = [impl for pair in zip(*each, strict=True) for impl in pair]
-        with Crew(op, card, Options.timeout_s) as crew:
+        with WorkerPool(op, card, Options.timeout_s) as pool:
             for seed, power in enumerate((12, 18, 21, 24, 27)):
                 settings = replace(settings_on(card, 4.0), seed=seed)
                 sized = spec.case("fp32", N=1 << power)
-                held = calibrating.cold_samples(op, impls, sized, card, crew, settings)
+                held = calibrating.cold_samples(op, impls, sized, card, pool, settings)
                 for mine, theirs in itertools.combinations(held, 2):
                     pairs += 1
                     value = ratio(mine, theirs)

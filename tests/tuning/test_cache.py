@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,12 +13,12 @@ import triton
 
 import made_up
 from compare import registry
-from compare.records.encoding import encode
 from compare.run import run
 from compare.spec import Case, Options
 from compare.tuning import cache as tuning
 from compare.tuning import matching
 from compare.worker import checking
+from compare.worker.messages import Choose, First, FirstCall
 from rows import labelled
 
 
@@ -64,20 +63,20 @@ def test_a_first_call_is_told_what_is_known_and_what_it_finds_is_kept(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     tuning.keep(impl, "NVIDIA H100", [made_up.SEARCH])
     new = replace(made_up.SEARCH, key="(1, 2)", searched="")
-    asked: dict[str, Any] = {}
+    asked: list[First] = []
 
-    def ask(what: str, step: str, **arguments: Any) -> dict[str, Any]:
-        asked.update(arguments)
-        return {"ms": 8000.0, "tunings": [encode(new)]}
+    def ask(request: First, step: str) -> FirstCall:
+        asked.append(request)
+        return FirstCall(8000.0, (new,))
 
-    exchange = SimpleNamespace(
-        hand_to=id, put=lambda inputs, start: None, poison=lambda: None, as_json=list, options={}
+    buffers = SimpleNamespace(
+        hand_to=id, put=lambda inputs, start: None, poison=lambda: None, places=(), options={}
     )
     device = torch.device("cpu")
     it = checking.Checking(op, case, device, SimpleNamespace(), {impl.label: (0,)}, retune=retune)  # type: ignore[arg-type]
-    ms, found = it._first_call(impl, SimpleNamespace(ask=ask), exchange)  # type: ignore[arg-type]
+    ms, found = it._first_call(impl, SimpleNamespace(ask=ask), buffers)  # type: ignore[arg-type]
     assert ms == 8000.0
-    assert asked["known"] == ([] if retune else [encode(made_up.SEARCH)])
+    assert asked[0].known == (() if retune else (made_up.SEARCH,))
     assert [told.found for told in found] == [new.found]
     assert found[0].searched.startswith("20")
     assert [told.key for told in tuning.found_before(impl, "NVIDIA H100")] == [made_up.SEARCH.key, "(1, 2)"]
@@ -85,7 +84,7 @@ def test_a_first_call_is_told_what_is_known_and_what_it_finds_is_kept(
 
 def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import triton_impl.matmul as kernels
-    from compare.worker.main import _Work
+    from compare.worker.main import Handlers
 
     timed: list[object] = []
     again = triton.autotune(
@@ -96,17 +95,16 @@ def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.Mon
         "compare.worker.main.first_call_ms",
         lambda impl, tensors, device: float(impl.call(*tensors).numel()),
     )
-    work = _Work(None)  # type: ignore[arg-type]
-    work.choose("matmul", "triton.autotuned", {})
-    monkeypatch.setattr(work, "_tensors", lambda places: (torch.ones(8, 4), torch.ones(4, 2)))
-    told = work.first([], [], {})
-    (search,) = told["tunings"]
-    assert told["ms"] == 16
-    assert (search["kernel"], search["tried"], len(timed)) == ("matmul_grouped_kernel", 3, 3)
-    json.dumps(told)
+    worker = Handlers(None)  # type: ignore[arg-type]
+    worker.handle(Choose("matmul", "triton.autotuned"))
+    monkeypatch.setattr(worker, "_tensors", lambda places: (torch.ones(8, 4), torch.ones(4, 2)))
+    first = worker.handle(First((), (), {}))
+    (search,) = first.tunings
+    assert first.ms == 16
+    assert (search.kernel, search.tried, len(timed)) == ("matmul_grouped_kernel", 3, 3)
     again.cache = {}
-    (known,) = work.first([], [search], {})["tunings"]
-    assert known == {**search, "kept": True}
+    (known,) = worker.handle(First((), (search,), {})).tunings
+    assert known == replace(search, kept=True)
     assert len(timed) == 3
 
 

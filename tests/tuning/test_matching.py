@@ -146,21 +146,21 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
             asked.append([impl.label for impl in impls])
             for impl in impls:
                 tunings = (made_up.SEARCH,) if impl.label == "triton.autotuned" else ()
-                yield impl, checking.Outcome(agreement=made_up.AGREEMENT, tunings=tunings)
+                yield impl, checking.CheckOutcome(agreement=made_up.AGREEMENT, tunings=tunings)
 
     monkeypatch.setattr("compare.stages.checking.Checking", Checking)
     only = ("torch.eager", "torch.compile", "triton.grouped", "triton.autotuned", "cupy.tensor_core")
     impls = matching.stand_ins(registry.implementations("matmul", only))
     options = Options((), only, matched=True, retune=True)
     case = op.cases.smoke[1]
-    step, crew = Step(case, True, False), SimpleNamespace(start=list)
+    step, pool = Step(case, True, False), SimpleNamespace(start=list)
     context = Context(
         op,
         tuple(impls),
         (step,),
         options,
         torch.device("cpu"),
-        crew,  # type: ignore[arg-type]
+        pool,  # type: ignore[arg-type]
         Meter(silent, 1.0),
         {impl.label: "" for impl in impls},
     )

@@ -43,7 +43,7 @@ def test_a_captured_call_holds_one_output(card: torch.device) -> None:
     bench.first()
     bench.capture()
     assert x.numel() <= torch.cuda.memory_reserved(card) - before < 1.5 * x.numel()
-    assert bench.warm("graph", 0, 1)["gpu_us"] > 0
+    assert bench.warm("graph", 0, 1).gpu_us > 0
 
 
 def test_weights_are_prepared_anew_outside_of_timed_calls() -> None:

@@ -1,15 +1,16 @@
-"""Memory that two processes share."""
+"""SharedMemory that two processes share."""
 
 from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 import torch
 
 from compare.inputs import tensor
 from compare.spec import LAYOUTS, case
-from compare.worker.memory import Memory, Place, room
+from compare.worker.memory import Placement, SharedMemory, room
 from loaded_files import CPU
 
 
@@ -18,9 +19,9 @@ from loaded_files import CPU
 def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
     for dtype in ("fp32", "bf16"):
         made = tensor(shape, case(dtype, layout, M=shape[0], N=shape[1]), torch.Generator(), CPU)
-        memory = Memory(room([made, made]), CPU)
+        memory = SharedMemory(room([made, made]), CPU)
         for place in memory.put([made, made], 0):
-            found = memory.tensor(Place.from_json(place.as_json()))
+            found = memory.tensor(msgspec.convert(msgspec.to_builtins(place), Placement))
             assert torch.equal(found, made)
             assert (found.shape, found.stride()) == (made.shape, made.stride())
             assert found.storage_offset() == made.storage_offset()
@@ -32,8 +33,8 @@ def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
 
 def test_whoever_has_it_cannot_change_its_size() -> None:
     """Its other end would be killed by SIGBUS."""
-    memory = Memory(1, CPU)
+    memory = SharedMemory(1, CPU)
     for size in (0, memory.size + 1):
         with pytest.raises(PermissionError):
-            os.ftruncate(memory._pages._descriptor, size)
+            os.ftruncate(memory.descriptors[0], size)
     memory.close()

@@ -17,8 +17,8 @@ import made_up
 from compare import registry, run
 from compare.capture import meta_inputs
 from compare.spec import FILLS, LAYOUTS, Options, case
-from compare.worker.answers import Answer
 from compare.worker.checking import Checking
+from compare.worker.messages import Answer, WorkerRequest
 from compare.worker.process import Worker
 from loaded_files import CPU, SMALL, compared, implemented, reasons_of, rows_of
 
@@ -70,10 +70,10 @@ def _limited_where_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's time limit is that of endless first calls only: a busy machine may need longer to start."""
     wait = Worker._wait
 
-    def waiting(worker: Worker, step: str, what: str) -> Answer:
+    def waiting(worker: Worker, step: str, request: WorkerRequest[Any]) -> Answer:
         endless = worker.who in ENDLESS and step == FIRST_CALL
         with mock.patch.object(worker, "timeout_s", worker.timeout_s if endless else 60.0):
-            return wait(worker, step, what)
+            return wait(worker, step, request)
 
     monkeypatch.setattr(Worker, "_wait", waiting)
 

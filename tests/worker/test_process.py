@@ -19,6 +19,7 @@ from unittest import mock
 import pytest
 
 from compare.sandbox.environment import kept
+from compare.worker.messages import Held, Load, Rest, Setup
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
 from processes import called_with, running, started, until
@@ -36,7 +37,7 @@ def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
         "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
     )
-    worker.ask("load", files=[written(tmp_path / "children.py", text)])
+    worker.ask(Load((written(tmp_path / "children.py", text),)))
     child = int((tmp_path / "pid").read_text())
     os.kill(child, 0)
     worker.close()
@@ -51,13 +52,13 @@ def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> Non
     assert not kept("NVIDIA_API_KEY")
     assert all(kept(name) for name in ("PATH", "HOME", "CUDA_VISIBLE_DEVICES", "LC_ALL", "TRITON_INTERPRET"))
     text = f"open({str(tmp_path / 'seen')!r}, 'w').write('\\n'.join(os.environ))\n"
-    worker.ask("load", files=[written(tmp_path / "environment.py", text)])
+    worker.ask(Load((written(tmp_path / "environment.py", text),)))
     assert all(kept(name) for name in (tmp_path / "seen").read_text().split())
 
 
 def test_it_gains_no_privileges_and_dumps_no_core(worker: Worker) -> None:
     status = Path(f"/proc/{worker.pid}/status").read_text()
-    worker.ask("rest")
+    worker.ask(Rest())
     assert re.search(r"NoNewPrivs:\s+1", Path(f"/proc/{worker.pid}/status").read_text()), status
     allowed = Path(f"/proc/{worker.pid}/limits").read_text()
     assert re.search(r"Max core file size\s+0\s", allowed)
@@ -66,25 +67,23 @@ def test_it_gains_no_privileges_and_dumps_no_core(worker: Worker) -> None:
 
 def test_an_answer_without_a_request_ends_it(worker: Worker, tmp_path: Path) -> None:
     text = (
-        "from multiprocessing.connection import Connection\n"
         "frame = sys._getframe()\n"
         "while frame:\n"
-        "    for found in list(frame.f_locals.values()):\n"
-        "        if type(found) is Connection and found.writable:\n"
-        "            found.send_bytes(b'{\"answer\": 1}')\n"
+        "    if 'channel' in frame.f_locals:\n"
+        "        frame.f_locals['channel'].send(b'{\"value\": 1}')\n"
         "    frame = frame.f_back\n"
     )
     with pytest.raises(Ended, match="wrote into the pipe"):
-        worker.ask("load", files=[written(tmp_path / "eager.py", text)])
+        worker.ask(Load((written(tmp_path / "eager.py", text),)))
     with pytest.raises(Ended):
-        worker.ask("rest")
+        worker.ask(Rest())
 
 
 def test_what_it_raises_comes_across(worker: Worker) -> None:
     with pytest.raises(Raised, match="no_such") as caught:
-        worker.ask("begin", device="cpu", environment={}, modules=["no_such"])
+        worker.ask(Setup("cpu", {}, ("no_such",)))
     assert caught.value.name == "ModuleNotFoundError"
-    assert worker.ask("rest") == {"held_bytes": 0, "kept_bytes": 0}
+    assert worker.ask(Rest()) == Held(0, 0)
 
 
 def interrupted_at(line: int | None, worker: Worker, file: Path, seen: set[int]) -> None:
@@ -102,7 +101,7 @@ def interrupted_at(line: int | None, worker: Worker, file: Path, seen: set[int])
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        worker.ask("load", files=[str(file)])
+        worker.ask(Load((str(file),)))
     finally:
         sys.settrace(before)
 
@@ -112,7 +111,7 @@ def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) ->
 
     def starting() -> Worker:
         worker = Worker("test", CPU, 60.0)
-        worker.ask("rest")
+        worker.ask(Rest())
         worker.timeout_s = 0.05
         return worker
 
@@ -127,7 +126,7 @@ def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) ->
         worker = starting()
         with pytest.raises((KeyboardInterrupt, Ended)):  # a line of giving up comes too late
             interrupted_at(line, worker, file, reached)
-        worker.ask_back(())
+        worker.ask_back()
         if worker.alive:  # it was not asked yet
             worker.timeout_s = 60.0
             worker.receive("giving back nothing")
@@ -165,7 +164,7 @@ def test_it_starts_in_no_time() -> None:
     def seconds() -> float:
         begin = time.perf_counter()
         worker = Worker("test", CPU, 60.0)
-        worker.ask("rest")
+        worker.ask(Rest())
         took = time.perf_counter() - begin
         worker.close()
         return took
@@ -197,9 +196,9 @@ def states(pid: int) -> set[str]:
 def test_a_users_idle_worker_is_stopped(tmp_path: Path) -> None:
     worker = Worker("test", CPU, 60.0, isolated=True)
     try:
-        worker.ask("load", files=[written(tmp_path / "counting.py", COUNTING)])
+        worker.ask(Load((written(tmp_path / "counting.py", COUNTING),)))
         assert until(lambda: states(worker.pid) == {"T"})
-        worker.ask("rest")  # it goes on, answers, and is stopped again
+        worker.ask(Rest())  # it goes on, answers, and is stopped again
         assert until(lambda: states(worker.pid) == {"T"})
     finally:
         worker.close()
@@ -209,13 +208,14 @@ def test_a_users_idle_worker_is_stopped(tmp_path: Path) -> None:
 JUDGE = """
 import sys, torch
 from compare.worker import server
+from compare.worker.messages import Load, Rest
 from compare.worker.process import Worker
 
 server.start(from_here=True)
 stopped, busy = (Worker("test", torch.device("cpu"), 60.0, isolated=True) for _ in range(2))
-stopped.ask("rest")
+stopped.ask(Rest())
 print(stopped.pid, flush=True)
-busy.ask("load", files=sys.argv[1:])
+busy.ask(Load(tuple(sys.argv[1:])))
 """
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import socket
 import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from compare.worker import main as inside
 from compare.worker import server, start
 from processes import command, python, running, until
 
 FORKING = """
 import os, torch
 from compare.worker import server
+from compare.worker.messages import Rest
 from compare.worker.process import Worker
 
 os.pipe()  # the server must not keep it
 server.start(["vector_add"], from_here=True)
 worker = Worker("test", torch.device("cpu"))
-worker.ask("rest")
+worker.ask(Rest())
 parent = int(open(f"/proc/{worker.pid}/stat").read().rpartition(")")[2].split()[1])
 mine, its = (open(f"/proc/{pid}/cmdline").read() for pid in (os.getpid(), parent))
 print(parent, len(os.listdir(f"/proc/{parent}/fd")), mine == its)
@@ -54,24 +55,16 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.thorough
-def test_a_long_path_of_the_temporary_folder_is_no_error(tmp_path: Path) -> None:
-    (folder := tmp_path / ("x" * 100)).mkdir()  # no socket's path may be as long
-    words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
-    done = command(*words, TMPDIR=str(folder))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert list(folder.glob("3ways-*")) == []
-
-
-def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
+def test_a_judge_that_is_gone_before_it_has_begun_is_no_error(tmp_path: Path) -> None:
     """As after Ctrl-C: only the judge prints to the screen."""
-    server.start()
-    ours, theirs = multiprocessing.Pipe()
-    their_end, lifeline = multiprocessing.Pipe(duplex=False)
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=inside.main, args=(theirs, their_end, None, None))
-    process.start()
-    for end in (theirs, their_end, lifeline, ours):
-        end.close()
-    process.join(30)
-    assert process.exitcode == 0
+    ours, theirs = socket.socketpair()
+    their_end, lifeline = os.pipe()
+    with (tmp_path / "printed").open("wb") as printed:
+        for end in (lifeline, ours.detach()):
+            os.close(end)
+        order = server.Order(str(tmp_path), None)
+        process = server.fork(order, theirs.fileno(), printed.fileno(), their_end)
+    assert process.wait(30.0) is not None
+    assert (tmp_path / "printed").read_text() == ""
+    theirs.close()
+    os.close(their_end)

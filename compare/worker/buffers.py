@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
 
 import torch
 
@@ -15,7 +14,8 @@ from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult
 from compare.spec import Case, Op
 from compare.timing.stopwatch import how_many_sets
-from compare.worker.memory import ALIGNMENT, Memory, Place, kinds_of, mailboxes, of_kinds, room
+from compare.worker import messages
+from compare.worker.memory import ALIGNMENT, Placement, SharedMemory, kinds_of, of_kinds, room, shared_outputs
 from compare.worker.process import Worker
 
 _SHIFTS = 64
@@ -28,7 +28,7 @@ _STAGED_BYTES = 256 << 20
 """On larger inputs a kernel runs so long that cold TLBs and instruction caches do not matter."""
 
 
-class Exchange:
+class CaseBuffers:
     """The shared memory of one case: inputs, read by all workers, and outputs, written by one at a time.
 
     The judge keeps the reference elsewhere.
@@ -45,26 +45,28 @@ class Exchange:
         self.set_bytes = room(meta_inputs(op, case))
         self.sets = how_many_sets(self.set_bytes, device) if timed and device.type == "cuda" else 1
         """Number of sets of inputs."""
-        self.coming = self.sets * self.set_bytes if timed and self.set_bytes <= _STAGED_BYTES else None
+        staged = timed and self.set_bytes <= _STAGED_BYTES
+        self.next_values_offset = self.sets * self.set_bytes if staged else None
         """Offset of the next values in bytes; None where the inputs are too large for it to matter."""
         self.expected = expected
         self.options = dict(op.options(case))
-        size = (self.sets + (self.coming is not None)) * self.set_bytes
-        self.inputs = Memory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
-        self.outputs = Memory(room(of_kinds(kinds_of(expected)).values()), device)
-        self._mailboxes = mailboxes(self.outputs, expected)
+        size = (self.sets + (self.next_values_offset is not None)) * self.set_bytes
+        self.inputs = SharedMemory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
+        self.outputs = SharedMemory(room(of_kinds(kinds_of(expected)).values()), device)
+        self._shared_outputs = shared_outputs(self.outputs, expected)
         self._holders: set[Worker] = set()
         self._placed: tuple[torch.Tensor, ...] = ()
-        self.places: list[Place] = []
+        self.places: tuple[Placement, ...] = ()
+        """Of the inputs copied last."""
 
-    def __enter__(self) -> Exchange:
+    def __enter__(self) -> CaseBuffers:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the memory back from the workers, and free it."""
         self.take_back([*self._holders])
         self._placed = ()
-        self._mailboxes = {}
+        self._shared_outputs = {}
         self.inputs.close()
         self.outputs.close()
 
@@ -80,7 +82,7 @@ class Exchange:
         holders = [worker for worker in workers if worker in self._holders]
         self._holders.difference_update(holders)
         for worker in holders:
-            worker.ask_back(("inputs", "outputs"))
+            worker.ask_back()
         for worker in holders:
             if worker.alive:
                 with suppress(Exception):
@@ -89,13 +91,9 @@ class Exchange:
     def put(self, inputs: Sequence[torch.Tensor], start: int) -> tuple[torch.Tensor, ...]:
         """Copy inputs into shared memory at ``start``, unless they were the last ones copied."""
         if inputs is not self._placed:
-            self.places = self.inputs.put(inputs, start)
+            self.places = tuple(self.inputs.put(inputs, start))
             self._placed = tuple(self.inputs.tensor(place) for place in self.places)
         return self._placed
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """The places of the inputs copied last."""
-        return [place.as_json() for place in self.places]
 
     def poison(self, poison: int = POISON) -> None:
         """Fill the outputs' memory with poison, and wait for it: CUDA does not order two processes' work."""
@@ -105,7 +103,7 @@ class Exchange:
 
     def take(self) -> Outputs:
         """A copy of the outputs; poisons the shared memory."""
-        outputs = {name: mailbox.clone() for name, mailbox in self._mailboxes.items()}
+        outputs = {name: shared_output.clone() for name, shared_output in self._shared_outputs.items()}
         self.poison()
         return outputs
 
@@ -118,8 +116,8 @@ def _cut(text: str | None) -> str | None:
 class WorkerStage:
     """`compare.checking.stage.Stage` on a worker."""
 
-    def __init__(self, worker: Worker, exchange: Exchange, building: bool = True) -> None:
-        self._worker, self._exchange = worker, exchange
+    def __init__(self, worker: Worker, buffers: CaseBuffers, building: bool = True) -> None:
+        self._worker, self._buffers = worker, buffers
         self._step = "building and the first call" if building else "a call"
         self._start = 0
         self._count = 0
@@ -128,28 +126,21 @@ class WorkerStage:
         self._count += 1
         if self._count != 2:  # the second call: new values at the same address; later: new addresses
             self._start = secrets.randbelow(_SHIFTS) * ALIGNMENT
-        return self._exchange.put(inputs, self._start)
+        return self._buffers.put(inputs, self._start)
 
     def call(self, expected: Outputs, poison: int = POISON) -> CallResult:
-        exchange, worker = self._exchange, self._worker
-        exchange.hand_to(worker)
-        exchange.poison(poison)
-        told = worker.ask(
-            "call",
-            self._step,
-            inputs=exchange.as_json(),
-            expected=kinds_of(expected),
-            options=exchange.options,
-            poison=poison,
-        )
+        buffers, worker = self._buffers, self._worker
+        buffers.hand_to(worker)
+        buffers.poison(poison)
+        request = messages.CheckCall(buffers.places, kinds_of(expected), buffers.options, poison)
+        called = worker.ask(request, self._step)
         self._step = "a call"
-        outputs = exchange.take() if told["problem"] is None else None
         return CallResult(
-            outputs,
-            _cut(told["problem"]),
-            tuple(cut for each in told["violations"][:_MOST] if (cut := _cut(each))),
-            bool(told["guarded"]),
-            _cut(told["shared"]),
-            tuple(cut for each in told["borrowed"][:_MOST] if (cut := _cut(each))),
-            bool(told["launched"]),
+            buffers.take() if called.problem is None else None,
+            _cut(called.problem),
+            tuple(cut for each in called.violations[:_MOST] if (cut := _cut(each))),
+            called.guarded,
+            _cut(called.shared),
+            tuple(cut for each in called.borrowed[:_MOST] if (cut := _cut(each))),
+            called.launched,
         )
