@@ -93,6 +93,11 @@ class Line:
         return self.timing.cold_us.median if self.timing.cold_us else None
 
     @property
+    def same(self) -> bool:
+        """The speedup is within noise, as far as so many rounds can say."""
+        return self.speedup is not None and not self.few and not self.differs
+
+    @property
     def launch_us(self) -> float | None:
         """The median of the launch overhead."""
         return self.timing.launch_us.median if self.timing.launch_us else None
