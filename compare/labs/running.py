@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
-import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from compare.records import archive
+from compare.registry import ROOT
 from compare.sandbox.environment import kept
 from compare.spec import Comparison, Row, UsageError
-from compare.worker import server
 
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""
-
-_STARTING = threading.Lock()
-"""An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
 
 
 @dataclass(frozen=True)
@@ -54,54 +50,57 @@ def run(
     """Compare implementations of ``op`` on ``cases``.
 
     Args:
+        op: its name.
         cases: none: the op's default case.
         only: labels; the baseline is added.
+        device: as on the command line.
         timeout_s: the most that one step of an implementation may take.
         load: a student's file.
         budget_s: of the timing, in all.
     """
+    # Each case has several steps, of each row; then the process hangs in a way of its own.
+    limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
     with tempfile.TemporaryDirectory() as folder:
-        out, said = Path(folder) / "run.json", Path(folder) / "said"
-        words = [op, "--timeout", f"{timeout_s:g}"]
+        out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
+        words = [op, "--device", device, "--timeout", f"{timeout_s:g}", "--json", str(out)]
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
-        words += ["--json", str(out)]
         words += ["--load", str(load.resolve())] if load else []
         words += ["--budget", f"{budget_s:g}"] if budget_s else []
-        # Each case has several steps, of each row; then the process hangs in a way of its own.
-        limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
-        environment = {name: value for name, value in os.environ.items() if kept(name)}
-        process = multiprocessing.get_context("forkserver").Process(
-            target=server.run_command, args=(device, words, environment, said)
-        )
-        server.start([op])
-        try:
-            with _STARTING:
-                process.start()
-            if not connection.wait([process.sentinel], limit_s):
-                return Run(None, f"the comparison took longer than {limit_s:.0f} s")
-        finally:
-            code = _end(process)
+        status = _command(words, stderr, limit_s)
+        if status is None:
+            return Run(None, f"the comparison took longer than {limit_s:.0f} s")
         if out.is_file():
             try:
                 return Run(archive.read(out)[0])
             except UsageError as error:
                 return Run(None, str(error))
-        lines = said.read_text(errors="replace").splitlines() if said.is_file() else []
-        lines = [line.removeprefix("python -m compare: ") for line in lines if line.strip()]
-        told = lines[-1] if lines else "the comparison printed nothing"
-        refused = code == _USAGE and "--load" in told
-        return Run(None, told.removeprefix(f"--load {load and load.resolve()}: "), refused)
+        lines = [line for line in stderr.read_text(errors="replace").splitlines() if line.strip()]
+    last = lines[-1].removeprefix("python -m compare: ") if lines else "the comparison printed nothing"
+    refused = status == _USAGE and "--load" in last
+    return Run(None, last.removeprefix(f"--load {load and load.resolve()}: "), refused)
 
 
-def _end(process: BaseProcess) -> int | None:
-    """The process's exit code.  After a limit or Ctrl-C, its process group is killed first."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
-        if process.pid and not connection.wait([process.sentinel], 0):
-            try:
+def _command(words: Sequence[str], stderr: Path, limit_s: float) -> int | None:
+    """The exit status of ``python -m compare``; None: it took too long.  No process of it is left."""
+    environment = {name: value for name, value in os.environ.items() if kept(name)}
+    with stderr.open("wb") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "compare", *words],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=written,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
+            if process.poll() is None:
                 os.killpg(process.pid, sent)
-            except ProcessLookupError:  # it has no group yet
-                process.kill()
-            connection.wait([process.sentinel], 10)
-    with _STARTING:
-        return process.exitcode
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)

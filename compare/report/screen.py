@@ -194,20 +194,33 @@ def _size(nbytes: int | None) -> str:
 
 @dataclass(frozen=True)
 class Swept:
-    """One case of a sweep: the best of each way."""
+    """One case of a sweep."""
 
-    case: CaseComparison
+    case: str
+    ceiling: str
+    us: float | None
+    """The baseline's."""
     best: tuple[Line | None, ...]
     """Of torch (compile and naive included), Triton and CUDA."""
     leaders: tuple[str, ...]
     """The fastest way, and ways within noise of it."""
+    fastest: Line | None
 
 
 def _swept(case: CaseComparison) -> Swept:
+    every = {line.label: line for line in lines.every(case)}
     best = {way: lines.best(case, [row for row in case.rows if way_of(row.label) == way]) for way in WAYS}
-    leader = figures.fastest(filter(None, best.values()))
+    leader, fastest = figures.fastest(filter(None, best.values())), figures.fastest(case.rows)
     ways = (way for way, row in best.items() if leader and row and not figures.differs(leader, row))
-    return Swept(case, tuple(row and lines.line(case, row, {}) for row in best.values()), tuple(ways))
+    reference = every.get(figures.baseline_of(case))
+    return Swept(
+        case.case,
+        "peak" if figures.compute_bound(case) else "copy",
+        reference.us if reference else None,
+        tuple(every[row.label] if row else None for row in best.values()),
+        tuple(ways),
+        lines.line(case, fastest, {}, figures.represented(case, fastest)[0]) if fastest else None,
+    )
 
 
 def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: int) -> list[str]:
@@ -228,24 +241,18 @@ def _sweep_table(shown: Sequence[Swept], baseline: str, width: int) -> list[str]
         found = (one.best[at] for one in shown)
         return tuple(f"{best.speedup.median:.2f}x" if best and best.speedup else NOTHING for best in found)
 
-    references = [figures.row_of(one.case, figures.baseline_of(one.case)) for one in shown]
-    fastest = [figures.fastest(one.case.rows) for one in shown]
-    shares = [row and figures.share(one.case, row) for one, row in zip(shown, fastest, strict=True)]
-    kinds = ("peak" if figures.compute_bound(one.case) else "copy" for one in shown)
-    times = _times(
-        [row and row.timing and row.timing.cold_us and row.timing.cold_us.median for row in references]
-    )
-    us = Column(baseline.replace(".", ".\n") + " µs", times)
-    leaders = tuple(_leaders(one, row) for one, row in zip(shown, fastest, strict=True))
-    winner = Column("fastest", leaders, left=True)
+    us = Column(baseline.replace(".", ".\n") + " µs", _times([one.us for one in shown]))
+    winner = Column("fastest", tuple(map(_leaders, shown)), left=True)
+    shares = [one.fastest.share if one.fastest else None for one in shown]
+    kinds = (one.ceiling if share is not None else "" for one, share in zip(shown, shares, strict=True))
     columns = [
         us,
         *(Column(way, speedups(at)) for at, way in enumerate(WAYS)),
         winner,
         Column("% of", tuple(map(percent, shares))),
-        Column("", tuple(k if s is not None else "" for k, s in zip(kinds, shares, strict=True)), left=True),
+        Column("", tuple(kinds), left=True),
     ]
-    names = Column("best of each way", tuple(one.case.case for one in shown), left=True)
+    names = Column("best of each way", tuple(one.case for one in shown), left=True)
     for label in (names, _sizes_only(names.cells)):  # where the terminal is narrow
         for left_out in ((), (us,), (winner,), (us, winner)):
             fitting = [label, *(column for column in columns if column not in left_out)]
@@ -262,11 +269,11 @@ def _sizes_only(cases: Sequence[str]) -> Column:
     return Column(f"best of each way\n{names}", sizes, left=True)
 
 
-def _leaders(one: Swept, fastest: Row | None) -> str:
+def _leaders(one: Swept) -> str:
     """The fastest implementation, or the ways that are within noise."""
     if len(one.leaders) > 1:
         return ", ".join(one.leaders)
-    return figures.represented(one.case, fastest)[0] if fastest else NOTHING
+    return one.fastest.label if one.fastest else NOTHING
 
 
 # --------------------------------------------------------------------------- why and next

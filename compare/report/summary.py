@@ -188,8 +188,9 @@ def launch(case: CaseComparison) -> str:
         return ""
     said[0] += " µs"
     reference = every.get(figures.baseline_of(case))
-    beside = reference and reference.launch_us
-    theirs = f" ({reference.label} {number(beside, 2)})" if reference and beside is not None else ""
+    theirs = ""
+    if reference and reference.launch_us is not None:
+        theirs = f" ({reference.label} {number(reference.launch_us, 2)})"
     return f"launch overhead: {', '.join(said)}{theirs}"
 
 

@@ -1,63 +1,47 @@
-"""A comparison in a process forked from the workers' server."""
+"""A comparison in a process of its own."""
 
 from __future__ import annotations
 
-import multiprocessing
-from multiprocessing import connection
+import subprocess
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from compare.labs import running
 from compare.labs.running import run
-from compare.worker import server
-from processes import python
 
 CASE = "M=3,N=129,fp32"
 
 
-def test_pytorch_is_not_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.start()
-    (tmp_path / "torch.py").write_text("raise ImportError('imported again')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+@pytest.mark.thorough
+def test_a_row_comes_back() -> None:
     done = run("softmax", [CASE], ["triton.onepass"], "cpu", 60.0)
-    row = done.row(CASE, "triton.onepass")
+    row = done.row(CASE, "*.onepass")
     assert row is not None, done.error
-    assert row.status == "ok"
+    assert (row.label, row.status) == ("triton.onepass", "ok")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), subprocess.TimeoutExpired("compare", 1.0)])
+def test_after_an_interrupt_or_the_limit_no_process_is_left(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Process(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if not started:
+                started.append(self)
+                raise error
+            return super().wait(timeout)
+
+    monkeypatch.setattr(running.subprocess, "Popen", Process)
+    with suppress(KeyboardInterrupt):
+        assert running._command(["softmax", "--case", CASE], tmp_path / "stderr", 1.0) is None
+    assert started[0].returncode in (-15, -9, 3)
 
 
 @pytest.mark.thorough
-def test_a_server_that_cannot_interpret_is_not_forked() -> None:
-    program = (
-        "from compare.labs.running import run\n"
-        "from compare.worker import server\n"
-        "server.start(from_here=True)\n"
-        f"row = run('softmax', [{CASE!r}], ['triton.onepass'], 'cpu', 60.0).row({CASE!r}, 'triton.onepass')\n"
-        "print(row.status, row.reason)\n"
-    )
-    done = python("-c", program)
-    assert done.stdout.strip() == "ok", done
-
-
-def test_an_interrupted_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection_wait = connection.wait
-    ended: list[int | None] = []
-    end, waits = running._end, iter([KeyboardInterrupt()])
-
-    def wait(*arguments: Any) -> list[Any]:
-        for error in waits:
-            raise error
-        return connection_wait(*arguments)
-
-    monkeypatch.setattr(running.connection, "wait", wait)
-    monkeypatch.setattr(running, "_end", lambda process: ended.append(end(process)))
-    with pytest.raises(KeyboardInterrupt):
-        run("softmax", [CASE], ["torch.eager"], "cpu", 60.0)
-    assert ended in ([-15], [-9])
-    assert not [process for process in multiprocessing.active_children() if not process.daemon]
-
-
 def test_a_mistake_in_the_command_is_told() -> None:
     done = run("softmax", [CASE], ["triton.onepas"], "cpu", 60.0)
     assert "did you mean triton.onepass" in done.error
