@@ -1,6 +1,6 @@
 """Checks of arguments, shared by every Python way of an op.  Imports nothing but torch.
 
-Each raises, with the op's name, the argument, what it got and what it takes:
+Each raises, with the op's name, the argument, what it got, and what is accepted:
 
 - TypeError for an argument that is no strided tensor, or of a dtype that is not taken or not the others';
 - ValueError for a number of dimensions, a shape or a device that does not go with the others'.

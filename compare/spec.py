@@ -689,8 +689,6 @@ class CodeSize:
     """Kernels that only other cases launch: not counted."""
     algorithm: str = ""
     """As declared."""
-    steps: tuple[str, ...] = ()
-    """In older records only."""
 
     def has_algorithm_of(self, other: CodeSize) -> bool:
         """Whether both declare the same algorithm."""

@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 

@@ -65,12 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(title: str, impls: Sequence[Implementation], device: torch.device) -> None:
     from compare.device import supports
-    from compare.report import terminal
+    from compare.report.layout import UNLIMITED, layout
     from compare.report.tables import Table
 
     headers = ("implementation", "level", "requires", "here")
     rows = (
         (impl.label, impl.level, impl.requires or "", supports(impl, device) or "runs here") for impl in impls
     )
-    (table,) = terminal.layout(Table("", headers, tuple(rows), headers), terminal.UNLIMITED)
+    (table,) = layout(Table("", headers, tuple(rows), headers), UNLIMITED)
     print(printable(f"{title}\n{textwrap.indent(table, '  ')}\n"))

@@ -95,7 +95,7 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
         work.lab.name,
         seen[0].device if seen else "",
         pick(device).type == "cuda",
-        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        _now(),
         work.digest,
         tuple(part for parts, _ in tested for part in parts),
     )
@@ -141,9 +141,12 @@ def best(old: Marks, new: Marks) -> Marks:
 
 def nothing(student: str, reason: str, lab: Lab | None = None, digest: str = "") -> Marks:
     """Marks of a folder that cannot be marked at all."""
-    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     part = Part("submission", 0.0, total(lab) if lab else 1.0, "error", reason)
-    return Marks(student, lab.name if lab else "", "", False, made, digest, (part,))
+    return Marks(student, lab.name if lab else "", "", False, _now(), digest, (part,))
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def total(lab: Lab, speed: bool = False) -> float:
@@ -255,12 +258,11 @@ def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
     found: dict[Speed, Part] = {}
     left = list(task.speed)
     for _ in range(_TRIES):
-        cases = list(dict.fromkeys(speed.case for speed in left))
-        done = run(op.name, cases, [task.label, task.reference], device, timeout_s, file)
-        found |= {speed: _speed(task, speed, str(Case.parse(speed.case, op)), done) for speed in left}
-        left = [speed for speed in left if found[speed].result in ("inconclusive", "machine")]
-        if not left:
-            break
+        if left:
+            cases = list(dict.fromkeys(speed.case for speed in left))
+            done = run(op.name, cases, [task.label, task.reference], device, timeout_s, file)
+            found |= {speed: _speed(task, speed, str(Case.parse(speed.case, op)), done) for speed in left}
+            left = [speed for speed in left if found[speed].result in ("inconclusive", "machine")]
     return [found[speed] for speed in task.speed]
 
 

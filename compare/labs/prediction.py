@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compare.labs.lab import Prediction
 from compare.labs.running import Run, run
-from compare.spec import WAYS, CaseComparison, Comparison, KernelResources, Op, Row, way_of
+from compare.spec import WAYS, CaseComparison, Comparison, Op, Row, way_of
 from compare.timing import figures
 
 BINDING = ("memory", "compute", "neither")
@@ -35,25 +35,15 @@ class Outcome:
 
 def standard(op: Op) -> tuple[Prediction, ...]:
     """What ``python -m compare predict OP`` asks."""
-    case = str(op.cases.default)
-    ways = ", ".join(WAYS)
+    case, ways = str(op.cases.default), ", ".join(WAYS)
+    fastest = f"Which way is the fastest on {case}: {ways}?"
+    speedup = f"The speedup of the fastest implementation vs {op.baseline}, e.g. 1.5?"
+    registers = "Registers per thread of the fastest Triton kernel?"
     return (
-        Prediction("fastest", f"Which way is the fastest on {case}: {ways}?", "fastest", case, choices=WAYS),
+        Prediction("fastest", fastest, "fastest", case, choices=WAYS),
         Prediction("binding", f"What limits it: {', '.join(BINDING)}?", "binding", case),
-        Prediction(
-            "speedup",
-            f"The speedup of the fastest implementation vs {op.baseline}, e.g. 1.5?",
-            "speedup",
-            case,
-            against=op.baseline,
-        ),
-        Prediction(
-            "registers",
-            "Registers per thread of the fastest Triton kernel?",
-            "registers",
-            case,
-            label="triton",
-        ),
+        Prediction("speedup", speedup, "speedup", case, against=op.baseline),
+        Prediction("registers", registers, "registers", case, label="triton"),
     )
 
 
@@ -198,14 +188,11 @@ def resource(row: Row, name: str, arch: str) -> float | str | None:
     kernels = [kernel for kernel in row.resources if kernel.arch == arch]
     if name == "instruction":
         return next((kernel.instruction for kernel in kernels if kernel.instruction), None)
-
-    def of(kernel: KernelResources) -> int | None:
-        if name == "shared_bytes":
-            return kernel.static_shared_bytes + kernel.dynamic_shared_bytes
-        found: int | None = getattr(kernel, name)
-        return found
-
-    return max((float(each) for kernel in kernels if (each := of(kernel)) is not None), default=None)
+    if name == "shared_bytes":
+        values = [k.static_shared_bytes + k.dynamic_shared_bytes for k in kernels]
+    else:
+        values = [value for kernel in kernels if (value := getattr(kernel, name)) is not None]
+    return max(map(float, values), default=None)
 
 
 def _score(predicted: str | float, measured: str | float, accepted: Sequence[str]) -> float:

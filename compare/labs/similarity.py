@@ -45,23 +45,24 @@ def library() -> Any:
 
 def pairs(lab: Lab, folders: Iterable[Path]) -> list[Pair]:
     """Similar pairs, most similar first."""
-    copydetect, folders = library(), list(folders)
-    found: list[Pair] = []
+    copydetect, folders, found = library(), list(folders), []
     for starter in lab.starters:
-        window = _GUARANTEE - _NOISE + 1
         boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
-        prints: dict[str, Any] = {}
-        for folder in folders:
-            file = folder / starter.name
-            if file.is_file() and file.stat().st_size < 1 << 20:
-                try:
-                    one = copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate)
-                    prints[folder.resolve().name] = one
-                except (OSError, UnicodeDecodeError, ValueError):
-                    continue
-        for (first, a), (second, b) in combinations(prints.items(), 2):
-            if min(a.token_coverage, b.token_coverage) >= _LEAST:
-                share = max(copydetect.compare_files(a, b)[1])
-                if share >= SHOWN:
-                    found.append(Pair(starter.name, first, second, float(share)))
+        files = [folder / starter.name for folder in folders]
+        prints = [(file, print_) for file in files if (print_ := _fingerprint(copydetect, file, boilerplate))]
+        for (one, a), (other, b) in combinations(prints, 2):
+            share = max(copydetect.compare_files(a, b)[1])
+            if min(a.token_coverage, b.token_coverage) >= _LEAST and share >= SHOWN:
+                first, second = (file.parent.resolve().name for file in (one, other))
+                found.append(Pair(starter.name, first, second, float(share)))
     return sorted(found, key=lambda pair: -pair.share)
+
+
+def _fingerprint(copydetect: Any, file: Path, boilerplate: list[int]) -> Any:
+    """None of a file that is missing, too large, or no text."""
+    try:
+        small = file.stat().st_size < 1 << 20
+        window = _GUARANTEE - _NOISE + 1
+        return copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate) if small else None
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None

@@ -6,62 +6,83 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 
+from compare.report import lines
+from compare.report.lines import Line
 from compare.spec import CaseComparison, Comparison, Estimate, Row
 from compare.timing import figures
+
+Cells = Iterator[tuple[str, object]]
 
 
 def dumps(comparisons: Sequence[Comparison]) -> str:
     """A header and the lines; what was not measured is left empty."""
-    lines = [
-        dict(_cells(comparison, case, row))
+    rows = [
+        dict(_cells(comparison, case, line))
         for comparison in comparisons
         for case in comparison.cases
-        for row in case.rows
+        for line in lines.every(case, comparison.code_sizes)
     ]
-    return table(lines, list(dict.fromkeys(name for line in lines for name in line)))
+    return table(rows, list(dict.fromkeys(name for row in rows for name in row)))
 
 
-def table(lines: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
+def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
     """Lines under a header.  A text that a spreadsheet would run as a formula begins with an apostrophe."""
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="")
     writer.writeheader()
-    writer.writerows({name: _harmless(value) for name, value in line.items()} for line in lines)
+    writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 
 def _harmless(value: object) -> object:
-    return (
-        f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
-    )
+    risky = isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@"))
+    return f"'{value}" if risky else value
 
 
-def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[tuple[str, object]]:
-    agreement, timing = row.agreement, row.timing
-    yield from (
-        ("op", comparison.op),
-        ("case", case.case),
-        ("implementation", row.label),
-        ("level", row.level),
-        ("status", row.status),
-        ("reason", row.reason),
-        ("device", comparison.environment.device),
-        ("created", comparison.created),
-        ("replayed_from", row.replayed),
-    )
-    for name in ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit"):
-        yield name, getattr(agreement, name) if agreement else ""
+def fields(of: object, *names: str) -> Cells:
+    """These fields of a value; empty where there is none."""
+    for name in names:
+        value = getattr(of, name) if of else None
+        yield name, "" if value is None else value
+
+
+def estimate(name: str, value: Estimate | None) -> Cells:
+    """A median and its interval."""
+    yield name, value.median if value else ""
+    yield f"{name}_low", value.low if value else ""
+    yield f"{name}_high", value.high if value else ""
+
+
+def _cells(comparison: Comparison, case: CaseComparison, line: Line) -> Cells:
+    row = line.row
+    yield from (("op", comparison.op), ("case", case.case), ("implementation", row.label))
+    yield from fields(row, "level", "status", "reason")
+    yield from (("device", comparison.environment.device), ("created", comparison.created))
+    yield "replayed_from", row.replayed
+    errors = ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit")
+    yield from fields(row.agreement, *errors)
     for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us"):
-        yield from _estimate(name, getattr(timing, name) if timing else None)
-    yield "first_call_ms", timing.first_call_ms if timing else ""
-    yield "sm_mhz", timing.sm_mhz if timing else ""
-    yield "rounds", timing.rounds if timing else ""
-    yield "converged", timing.converged if timing else ""
-    yield "gbs", figures.gbs(case, row)
-    yield "share_of_copy", figures.share_of_copy(case, row)
-    yield "tflops", figures.tflops(case, row)
-    yield "share_of_product", figures.share_of_product(case, row)
-    # A row may have several searches: their values in one order, apart by semicolons.
+        yield from estimate(name, getattr(line.timing, name))
+    yield from fields(row.timing, "first_call_ms", "sm_mhz", "rounds", "converged")
+    yield from fields(line, "gbs", "share_of_copy", "tflops", "share_of_product")
+    yield from _searches(row)
+    for name in ("default", "model"):
+        label = getattr(row, name)
+        other = figures.row_of(case, label) if label else None
+        yield name, label
+        yield from estimate(f"speedup_vs_{name}", figures.ratio(row, other) if other else None)
+    baseline = figures.row_of(case, figures.baseline_of(case))
+    yield "baseline", baseline.label if baseline else ""
+    yield from estimate("speedup", line.speedup)
+    yield "least_difference", figures.detectable(row, baseline) if baseline and row.timing else ""
+    yield from _sizes(line)
+    yield from _kernels(row)
+
+
+# A row may have several searches, kernels and architectures: their values in one order, apart by semicolons.
+
+
+def _searches(row: Row) -> Cells:
     yield "tuned", ";".join(tuning.kernel for tuning in row.tunings)
     yield "configuration", row.configuration or ";".join(tuning.found for tuning in row.tunings)
     yield "configurations", ";".join(str(len(tuning.space)) for tuning in row.tunings)
@@ -71,25 +92,19 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     yield "searched", ";".join(tuning.searched for tuning in row.tunings)
     yield "search_kept", ";".join(str(tuning.kept) for tuning in row.tunings)
     yield "unmatched", row.unmatched
-    default = figures.row_of(case, row.default) if row.default else None
-    yield "default", row.default
-    yield from _estimate("speedup_vs_default", figures.ratio(row, default) if default else None)
-    model = figures.row_of(case, row.model) if row.model else None
-    yield "model", row.model
-    yield from _estimate("speedup_vs_model", figures.ratio(row, model) if model else None)
-    baseline = figures.row_of(case, figures.baseline_of(case))
-    yield "baseline", baseline.label if baseline else ""
-    yield from _estimate("speedup", figures.ratio(row, baseline) if baseline else None)
-    yield "least_difference", figures.detectable(row, baseline) if baseline and timing else ""
-    size = comparison.code_sizes.get(row.label)
+
+
+def _sizes(line: Line) -> Cells:
     for role in ("kernel", "launch", "own", "helpers", "shared", "binding", "module"):
         for unit in ("lines", "tokens"):
-            yield f"{role}_{unit}", getattr(getattr(size, role), unit) if size else ""
-    yield "own_and_helpers_lines", size.lines if size else ""
-    yield "own_and_helpers_tokens", size.tokens if size else ""
+            yield f"{role}_{unit}", getattr(getattr(line.size, role), unit) if line.size else ""
+    for name, value in fields(line.size, "lines", "tokens"):
+        yield f"own_and_helpers_{name}", value
     for name in ("concepts", "fallbacks"):
-        yield name, ";".join(getattr(size, name)) if size else ""
-    kernels = row.resources
+        yield name, ";".join(getattr(line.size, name)) if line.size else ""
+
+
+def _kernels(row: Row) -> Cells:
     for name in (
         "kernel",
         "arch",
@@ -103,11 +118,4 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
         "limiter",
         "instruction",
     ):
-        # A row may hold several kernels and architectures: their values in one order, apart by semicolons.
-        yield name, ";".join("" if (v := getattr(k, name)) is None else str(v) for k in kernels)
-
-
-def _estimate(name: str, value: Estimate | None) -> Iterator[tuple[str, object]]:
-    yield name, value.median if value else ""
-    yield f"{name}_low", value.low if value else ""
-    yield f"{name}_high", value.high if value else ""
+        yield name, ";".join("" if (v := getattr(k, name)) is None else str(v) for k in row.resources)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
 from compare.report import csv_file, markdown, terminal
 from compare.report.tables import NOTHING, Table, number, times
-from compare.spec import Estimate
 
 _ORDER: tuple[Outcome, ...] = (
     "broken",
@@ -117,16 +115,10 @@ def _sum(found: Diff, *, every: bool) -> str:
     return f"{len(found.changes)} rows: {', '.join(counts)}.{' --all shows each.' if hidden else ''}"
 
 
-def _cells(change: Change) -> Iterator[tuple[str, object]]:
-    for name in ("op", "case", "label", "outcome", "least", "source_changed", "detail"):
-        value = getattr(change, name)
-        yield ("implementation" if name == "label" else name), "" if value is None else value
-    figures: tuple[tuple[str, Estimate | None], ...] = (
-        ("speedup", change.ratio),
-        ("old_us", change.old_us),
-        ("new_us", change.new_us),
-    )
-    for name, estimate in figures:
-        yield name, estimate.median if estimate else ""
-        yield f"{name}_low", estimate.low if estimate else ""
-        yield f"{name}_high", estimate.high if estimate else ""
+def _cells(change: Change) -> csv_file.Cells:
+    for name, value in csv_file.fields(
+        change, "op", "case", "label", "outcome", "least", "source_changed", "detail"
+    ):
+        yield ("implementation" if name == "label" else name), value
+    for name, estimate in (("speedup", change.ratio), ("old_us", change.old_us), ("new_us", change.new_us)):
+        yield from csv_file.estimate(name, estimate)

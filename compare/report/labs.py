@@ -13,26 +13,15 @@ from jinja2 import Environment
 from markdown_it import MarkdownIt
 
 from compare.labs.lab import Lab
-from compare.labs.marking import NOT_COUNTED, Marks, Part, Result
+from compare.labs.marking import NOT_COUNTED, Marks, Part
 from compare.labs.prediction import Outcome
 from compare.labs.similarity import Pair
 from compare.labs.work import Work
 from compare.report import csv_file, markdown
-from compare.report.sentences import sentences
-from compare.report.tables import Table
+from compare.report.lines import WORDS
+from compare.report.tables import NOTHING, Table
 from compare.spec import Comparison
 
-WORDS: dict[Result, str] = {
-    "passed": "passed",
-    "wrong": "WRONG",
-    "error": "ERROR",
-    "timeout": "TIMED OUT",
-    "refused": "REFUSED",
-    "not started": "not started",
-    "inconclusive": "inconclusive",
-    "machine": "machine fault",
-    "left out": "not on this machine",
-}
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -62,6 +51,14 @@ def class_table(all_marks: Sequence[Marks], title: str) -> Table:
     return Table(title, ("student", "points", "share", "first problem"), tuple(rows), ("first problem",))
 
 
+def _points(part: Part) -> str:
+    return f"{part.points:g}/{part.of:g}" if _counts(part) else NOTHING
+
+
+def _counts(part: Part) -> bool:
+    return part.result not in NOT_COUNTED
+
+
 def detail(part: Part) -> str:
     """Why a part did not pass, with the first mismatch; empty if it did."""
     if part.result == "passed" and not part.detail:
@@ -74,26 +71,16 @@ def detail(part: Part) -> str:
     return f"{part.detail}; {where}; {found.count} of {found.of} elements{pattern}"
 
 
-def _points(part: Part) -> str:
-    return "-" if part.result in NOT_COUNTED else f"{part.points:g}/{part.of:g}"
-
-
 def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
     """Predictions beside measurements."""
-    rows = (
-        (
-            each.prediction.name,
-            shown(each.predicted),
-            shown(each.measured),
-            "-" if each.score is None else f"{each.score:.2f}",
-            each.origin,
-        )
-        for each in outcomes
-    )
     scores = [each.score for each in outcomes if each.score is not None]
     title = f"Predictions: {sum(scores) / len(scores):.2f} of 1 on average" if scores else "Predictions"
     legend = "score: 1 within 10% of the measurement, or the right choice; each further factor of 2 costs 1."
     headers = ("prediction", "predicted", "measured", "score", "from")
+    rows = (
+        (o.prediction.name, shown(o.predicted), shown(o.measured), shown(o.score, "{:.2f}"), o.origin)
+        for o in outcomes
+    )
     return Table(title, headers, tuple(rows), ("predicted", "measured", "from"), (legend,))
 
 
@@ -102,11 +89,11 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def shown(value: str | float | None) -> str:
-    """A prediction or a measurement; numbers with four digits, and large ones whole."""
+def shown(value: str | float | None, form: str = "{:.4g}") -> str:
+    """A prediction, a measurement or a score; numbers with four digits, and large ones whole."""
     if isinstance(value, str):
         return value
-    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+    return NOTHING if value is None else f"{value:.0f}" if value >= 1000 else form.format(value)
 
 
 # --------------------------------------------------------------------------- pages
@@ -120,54 +107,43 @@ def student_page(work: Work, outcomes: Sequence[Outcome], runs: Sequence[tuple[s
     """
     parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {work.name}."]
     if outcomes:
-        table = outcomes_table(outcomes)
-        parts += ["## Predictions", markdown.table(table), *table.legend]
+        made = outcomes_table(outcomes)
+        parts += ["## Predictions", markdown.table(made), *made.legend]
         parts += [f"- {each.prediction.name}: {flat(each.prediction.question)}" for each in outcomes]
     for title, comparison in runs:
-        parts += [f"## {title}", *_among_ours(comparison)]
+        parts += [f"## {title}", markdown.section(comparison).partition("\n\n")[2]]
     parts.append("## Answers")
     for question in work.lab.question:
         parts += [f"**{question.text.strip()}**", work.answers[question.name] or "*Not answered.*"]
     return markdown.document(parts)
 
 
-def _among_ours(comparison: Comparison) -> list[str]:
-    section = markdown.section(comparison).partition("\n\n")[2]
-    return [section, *sentences(comparison)] if not section else [section]
-
-
 def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> str:
     """Markdown: every submission's points, how they are distributed, what fails, similar code."""
     title = ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs) or "No lab"
-    students = class_table(all_marks, "Submissions")
     tenths = [min(9, int(10 * marks.share)) for marks in all_marks]
     counts = ((f"{10 * tenth}-{10 * tenth + 10}%", tenths.count(tenth)) for tenth in reversed(range(10)))
-    distribution = Table(
-        "Distribution",
-        ("share of the points", "students", ""),
-        tuple((name, str(count), "#" * count) for name, count in counts),
-        ("",),
+    spread = tuple((share, str(count), "#" * count) for share, count in counts)
+    results: dict[str, list[str]] = {}
+    for part in (part for marks in all_marks for part in marks.parts):
+        results.setdefault(part.name, []).append(part.result)
+    met = [word for word in WORDS if any(word in found for found in results.values())]
+    rows = ((name, *(str(found.count(one) or "") for one in met)) for name, found in results.items())
+    tables = (
+        class_table(all_marks, "Submissions"),
+        Table("Distribution", ("share of the points", "students", ""), spread, ("",)),
+        Table("By part", ("part", *(WORDS[result] for result in met)), tuple(rows)),
     )
-    names = dict.fromkeys(part.name for marks in all_marks for part in marks.parts)
-    met = [result for result in WORDS if any(p.result == result for marks in all_marks for p in marks.parts)]
-    lines = tuple(_counts(all_marks, name, met) for name in names)
-    by_part = Table("By part", ("part", *(WORDS[result] for result in met)), lines)
-    parts = [f"# {title}", f"{len(all_marks)} submissions."]
-    parts += map(markdown.table, (students, distribution, by_part))
+    parts = [f"# {title}", f"{len(all_marks)} submissions.", *map(markdown.table, tables)]
     if similar is not None:
-        rows = tuple((p.file, p.first, p.second, f"{p.share:.0%}") for p in similar)
-        table = Table("Similar code", ("file", "student", "and", "share"), rows, ("student", "and"))
-        parts.append(markdown.table(table) if rows else "No two submissions have similar code.")
+        pairs = tuple((p.file, p.first, p.second, f"{p.share:.0%}") for p in similar)
+        alike = Table("Similar code", ("file", "student", "and", "share"), pairs, ("student", "and"))
+        parts.append(markdown.table(alike) if pairs else "No two submissions have similar code.")
         parts.append("Similar code is a reason to look, and no proof.")
     for lab in labs:
         told = [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question if q.rubric]
         parts += [f"## Rubric of lab {lab.number}'s written answers", *told] if told else []
     return markdown.document(parts)
-
-
-def _counts(all_marks: Sequence[Marks], name: str, results: Sequence[Result]) -> tuple[str, ...]:
-    found = [part.result for marks in all_marks for part in marks.parts if part.name == name]
-    return (name, *(str(found.count(result) or "") for result in results))
 
 
 def _first_problem(marks: Marks) -> str:
@@ -194,7 +170,7 @@ def csv(all_marks: Sequence[Marks]) -> str:
     fixed = ("student", "lab", "points", "of", "share", "device", "created")
     lines = [
         {**{name: getattr(marks, name) for name in fixed}, "share": round(marks.share, 4)}
-        | {part.name: part.points if part.result not in NOT_COUNTED else part.result for part in marks.parts}
+        | {part.name: part.points if _counts(part) else part.result for part in marks.parts}
         for marks in all_marks
     ]
     return csv_file.table(lines, list(dict.fromkeys([*fixed, *(name for line in lines for name in line)])))
@@ -205,10 +181,10 @@ def gradescope(marks: Marks) -> str:
     tests: list[dict[str, Any]] = [
         {
             "name": part.name,
-            "score": part.points if part.result not in NOT_COUNTED else 0,
-            "max_score": part.of if part.result not in NOT_COUNTED else 0,
-            "status": "passed" if part.result == "passed" or part.result in NOT_COUNTED else "failed",
-            "output": f"{WORDS[part.result]}. {detail(part)}".strip(),
+            "score": part.points if _counts(part) else 0,
+            "max_score": part.of if _counts(part) else 0,
+            "status": "passed" if part.result == "passed" or not _counts(part) else "failed",
+            "output": _said(part),
             "visibility": "visible",
         }
         for part in marks.parts
@@ -222,20 +198,30 @@ def junit(all_marks: Sequence[Marks]) -> str:
     """JUnit XML: a suite for each submission, a test case for each part."""
     suites = ElementTree.Element("testsuites")
     for marks in all_marks:
-        results = [part.result for part in marks.parts]
-        errors = sum(result in ("error", "timeout", "machine") for result in results)
-        skipped = sum(result in ("inconclusive", "left out") for result in results)
-        failed = len(results) - errors - skipped - results.count("passed")
-        counts = {"tests": len(results), "failures": failed, "errors": errors, "skipped": skipped}
+        kinds = [_JUNIT.get(part.result, "failure") for part in marks.parts]
+        counts = {"tests": len(kinds), "failures": kinds.count("failure"), "errors": kinds.count("error")}
         attributes = {name: str(count) for name, count in counts.items()}
-        attributes |= {"name": marks.student, "timestamp": marks.created}
+        attributes |= {
+            "skipped": str(kinds.count("skipped")),
+            "name": marks.student,
+            "timestamp": marks.created,
+        }
         suite = ElementTree.SubElement(suites, "testsuite", attributes)
-        for part in marks.parts:
+        for part, kind in zip(marks.parts, kinds, strict=True):
             case = ElementTree.SubElement(suite, "testcase", classname=marks.lab, name=part.name)
-            if part.result == "passed":
-                continue
-            kind = "error" if part.result in ("error", "timeout", "machine") else "failure"
-            kind = "skipped" if part.result in ("inconclusive", "left out") else kind
-            ElementTree.SubElement(case, kind, message=f"{WORDS[part.result]}. {detail(part)}".strip())
+            if kind:
+                ElementTree.SubElement(case, kind, message=_said(part))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+_JUNIT = {
+    "passed": "",
+    **dict.fromkeys(("error", "timeout", "machine"), "error"),
+    **dict.fromkeys(("inconclusive", "left out"), "skipped"),
+}
+"""What JUnit calls a result; the others are failures."""
+
+
+def _said(part: Part) -> str:
+    return f"{WORDS[part.result]}. {detail(part)}".strip()

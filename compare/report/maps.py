@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from compare.history.map.summary import Summary, summaries
 from compare.history.map.survey import Best, Map, Place, Point
 from compare.report import csv_file, markdown, terminal
@@ -301,28 +299,17 @@ def _rest(found: Map) -> str:
     return f"NEXT  --all {len(found.places)} cases · map {op} · --plot map.svg · --csv map.csv"
 
 
-def _cells(place: Place) -> Iterator[tuple[str, object]]:
-    lead = place.lead
-    yield from (
-        ("op", place.op),
-        ("case", place.case),
-        ("share_of", place.share_of),
-        ("fastest", ";".join(place.leaders)),
-        ("speedup", lead.median if lead else ""),
-        ("speedup_low", lead.low if lead else ""),
-        ("speedup_high", lead.high if lead else ""),
-        ("differs", place.differs),
-        ("few_rounds", place.rounds or ""),
-        ("across_runs", place.across),
-    )
+def _cells(place: Place) -> csv_file.Cells:
+    yield from csv_file.fields(place, "op", "case", "share_of")
+    yield "fastest", ";".join(place.leaders)
+    yield from csv_file.estimate("speedup", place.lead)
+    yield from (("differs", place.differs), ("few_rounds", place.rounds or ""), ("across_runs", place.across))
     by_way = {best.way: best for best in place.ways}
     for way in WAYS:
         best = by_way.get(way)
         yield way, best.label if best else ""
-        yield f"{way}_cold_us", best.cold_us.median if best else ""
-        yield f"{way}_cold_us_low", best.cold_us.low if best else ""
-        yield f"{way}_cold_us_high", best.cold_us.high if best else ""
+        yield from csv_file.estimate(f"{way}_cold_us", best.cold_us if best else None)
         yield f"{way}_share", best.share if best else ""
         yield f"{way}_binds", (best.bound.limit or "") if best else ""
-        for name in ("lines", "tokens", "changed"):
-            yield f"{way}_{name}", getattr(best, name) if best else ""
+        for name, value in csv_file.fields(best, "lines", "tokens", "changed"):
+            yield f"{way}_{name}", value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tabulate import tabulate
+import tabulate
 
 from compare.report import tables, tune
 from compare.report.sentences import sentences
@@ -12,6 +12,8 @@ from compare.report.summary import correct
 from compare.report.tables import Table
 from compare.spec import Comparison
 from compare.timing import figures
+
+tabulate.MIN_PADDING = 0  # else every header is set two wider than it is
 
 
 def dumps(comparisons: Sequence[Comparison]) -> str:
@@ -71,7 +73,7 @@ def source(comparison: Comparison) -> str:
 def table(entry: Table) -> str:
     """A title in bold, and a pipe table."""
     text = {0, *(i for i, header in enumerate(entry.headers) if header in entry.text_columns)}
-    pipes: str = tabulate(
+    pipes: str = tabulate.tabulate(
         [[_safe(cell) for cell in row] for row in entry.rows],
         headers=[_safe(header.replace(".\n", ".").replace("\n", " ")) for header in entry.headers],
         tablefmt="pipe",

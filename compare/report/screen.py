@@ -1,13 +1,19 @@
-"""The default screen as text: `Summary` in at most 30 lines of 80 columns, words never cut."""
+"""The default screen as text: at most 30 lines of 80 columns, words never cut."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compare.report.summary import Block, Failure, Line, Summary, Swept
+from compare.report import lines, summary
+from compare.report.layout import Column, grid, paragraph, parts
+from compare.report.lines import WORDS, Line
+from compare.report.sentences import evidence
+from compare.report.summary import View
 from compare.report.tables import NOTHING, number, percent
+from compare.spec import WAYS, WRONG, CaseComparison, Comparison, Row, way_of
+from compare.timing import figures
 
 WIDEST = 80
 """Of text, however wide the terminal; a table that needs more may take it."""
@@ -18,25 +24,33 @@ _FAILURES = 4
 _REASON_WORDS = 45
 _BAR = 14, 24
 """The shortest bar worth drawing, and the longest."""
+_SWEPT = 10
+"""A sweep shows this many cases, evenly spread over its list; ``--all`` shows each."""
 _INDENT = "      "
 
 
-def render(summary: Summary, width: int) -> str:
+def render(comparison: Comparison, width: int, view: View) -> str:
     """The screen, no line wider than ``width`` unless a single word is."""
     room, width = width, min(width, WIDEST)
-    blocks = ["\n".join(_head(summary, width)), "\n".join(_verdict(summary, width))]
-    many = len(summary.blocks) > 1 or bool(summary.sweep)
-    if summary.sweep:
-        table = _sweep(summary.sweep, summary.blocks[0].baseline, room)
-        blocks.append("\n".join([*table, _wrapped(f"   {summary.swept}", width, "     ")]))
-    for block in summary.blocks:
-        lines = [] if summary.sweep else _block(block, room, summary.untimed, titled=many)
-        why = _why(block, 1 if many else _WHY_LINES, width, f"{block.case}: " if summary.sweep else "")
-        blocks += ["\n".join(part) for part in (lines, why) if part]
-    if summary.untimed:
-        blocks.append(_wrapped(summary.untimed, width))
-    follow = _next(summary.next, width)
-    if len(summary.blocks) == 1 and not summary.untimed and blocks[-1].startswith("WHY"):
+    timed, main = figures.timed_cases(comparison), figures.main_case(comparison)
+    swept = len(timed) > figures.LISTED_CASES
+    listed = timed if timed and not swept else [main] if main else []
+    shown = [lines.of_one_arch(comparison, case) for case in listed]
+    named = shown[0][0].case if len(shown) == 1 and not swept else ""
+    head = _head(comparison, named, width)
+    head += [_facts("", facts, width) for facts in summary.machine(comparison, shown) if facts]
+    blocks = ["\n".join(head), "\n".join(_verdict(comparison, width))]
+    if swept and main:
+        blocks.append("\n".join(_sweep(timed, figures.baseline_of(main), view, room)))
+    many = len(shown) > 1 or swept
+    for case, _ in shown:
+        table = [] if swept else _table(comparison, case, view, room, titled=many)
+        why = _why(comparison, case, 1 if many else _WHY_LINES, width, f"{case.case}: " if swept else "")
+        blocks += ["\n".join(part) for part in (table, why) if part]
+    follow = _next(summary.next_steps(comparison, view), width)
+    if not timed:
+        blocks.append(paragraph(summary.no_speed(comparison, main), width))
+    if len(shown) == 1 and timed and blocks[-1].startswith("WHY"):
         blocks[-1] += "\n" + follow
     else:
         blocks.append(follow)
@@ -46,143 +60,109 @@ def render(summary: Summary, width: int) -> str:
 # --------------------------------------------------------------------------- head and verdict
 
 
-def _head(summary: Summary, width: int) -> list[str]:
-    case = summary.blocks[0].case.replace(",", " ") if len(summary.blocks) == 1 and not summary.sweep else ""
-    title = f"{summary.op}  {summary.formula}"
+def _head(comparison: Comparison, case: str, width: int) -> list[str]:
+    case = case.replace(",", " ")
+    title = f"{comparison.op}  {summary.formula(comparison)}"
     room = width - len(title)
-    fits = room > len(case) + 2
-    lines = (
-        [title + case.rjust(room)] if fits else [_wrapped(title, width), _wrapped(case, width).rjust(width)]
-    )
-    lines = [line.rstrip() for line in lines]
-    return [*filter(None, lines), *(_facts("", facts, width) for facts in summary.machine if facts)]
+    if room > len(case) + 2:
+        return [(title + case.rjust(room)).rstrip()]
+    return [line for line in (paragraph(title, width), paragraph(case, width).rjust(width).rstrip()) if line]
 
 
-def _verdict(summary: Summary, width: int) -> list[str]:
-    lines = []
-    if summary.interrupted:
-        lines.append(_wrapped("INTERRUPTED: results so far.", width))
-    for failure in summary.failures[:_FAILURES]:
-        lines += _failure(failure, width)
-    if rest := [label for failure in summary.failures[_FAILURES:] for label in failure.labels]:
-        lines.append(_wrapped(f"and {len(rest)} more (--details): {', '.join(rest)}", width, _INDENT))
-    lines.append(_wrapped(f"CORRECT  {summary.correct}", width, "         "))
-    lines += [_wrapped(text, width, "  ") for text in summary.not_run]
-    return lines
+def _verdict(comparison: Comparison, width: int) -> list[str]:
+    said = ["INTERRUPTED: results so far."] if comparison.interrupted else []
+    failures = summary.failures(comparison)
+    for case, rows in failures[:_FAILURES]:
+        said += _failure(case, rows)
+    if rest := [row.label for _, rows in failures[_FAILURES:] for row in rows]:
+        said.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
+    verdict = [_wrapped(text, width, _INDENT) for text in said]
+    verdict.append(_wrapped(f"CORRECT  {summary.correct(comparison)}", width, "         "))
+    return [*verdict, *(_wrapped(text, width, "  ") for text in summary.not_run(comparison))]
 
 
-def _failure(failure: Failure, width: int) -> list[str]:
-    words = failure.reason.split()
+def _failure(case: str, rows: Sequence[Row]) -> list[str]:
+    words = rows[0].reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
-    lines = [
-        f"{'WRONG' if failure.wrong else 'FAILED'}  {', '.join(failure.labels)} on {failure.case}: {reason}"
-    ]
-    if found := failure.mismatch:
+    verdict = WORDS["disagrees" if rows[0].status in WRONG else "failed"].upper()
+    said = [f"{verdict}  {', '.join(row.label for row in rows)} on {case}: {reason}"]
+    if found := next((row.agreement.mismatch for row in rows if row.agreement), None):
         at = f"({', '.join(map(str, found.index))})" if found.index else "the only element"
-        lines.append(
+        said.append(
             f"{_INDENT}first at {at}: got {found.got:.6g}, expected {found.expected:.6g}; "
             f"{found.count} of {found.of} wrong"
         )
         if found.pattern:
-            lines.append(f"{_INDENT}pattern: {found.pattern}")
-    return [_wrapped(line, width, _INDENT) for line in lines]
+            said.append(f"{_INDENT}pattern: {found.pattern}")
+    return said
 
 
-# --------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------- the table of a case
 
 
-@dataclass(frozen=True)
-class _Column:
-    header: str
-    cells: tuple[str, ...]
-    left: bool = False
-
-    @property
-    def width(self) -> int:
-        return max(map(len, (*self.header.split("\n"), *self.cells)))
-
-
-def _block(block: Block, width: int, untimed: str, *, titled: bool) -> list[str]:
-    title = [block.case] if titled else []
-    table = _fitted(block, width)
-    width = min(width, WIDEST)
-    notes = [] if untimed else [block.launch, *block.notes]
-    said = [_wrapped(f"   {note}", width, "     ") for note in notes if note]
-    yours = [_wrapped(f"YOURS {text}", width, _INDENT) for text in block.yours]
-    return [*title, *table, *said, *yours]
-
-
-def _fitted(block: Block, width: int) -> list[str]:
-    """The table as wide as fits: with bars, without them, set closer, at last in two tables."""
-    bare = _columns(block, bar=0)
-    room = min(width, WIDEST) - sum(column.width + 2 for column in bare) + 1 + _share(block, 0).width
-    longest = max(_BAR[0], len(block.ceiling) - 5)
+def _table(
+    comparison: Comparison, case: CaseComparison, view: View, width: int, *, titled: bool
+) -> list[str]:
+    """The table as wide as fits: with bars, without them, set closer, at last in two; with its notes."""
+    sizes = comparison.code_sizes
+    shown = lines.every(case, sizes) if view.every else lines.best_of_each_way(case, sizes, view.yours)
+    bare = _columns(case, shown, view, bar=0)
+    ceiling = f"% of {figures.share_of(case)}"
+    share = _share(ceiling, shown, 0)
+    room = min(width, WIDEST) - sum(column.width + 2 for column in bare) + 1 + share.width
     bar = min(_BAR[1], room - 5)
-    if bar >= longest:
-        return _table(_columns(block, bar), 2)
+    if bar >= max(_BAR[0], len(ceiling) - 5):
+        table = grid(_columns(case, shown, view, bar), 2)
+    else:
+        table = _fitted(bare, width)
+    said = [*(f" {line}" for line in table)]
+    width = min(width, WIDEST)
+    if figures.timed_cases(comparison):
+        notes = [summary.launch(case), *summary.notes(case, shown)]
+        said += [_wrapped(f"   {note}", width, "     ") for note in notes if note]
+    said += [_wrapped(f"YOURS {text}", width, _INDENT) for text in summary.yours(case, view.yours)]
+    return [case.case, *said] if titled else said
+
+
+def _fitted(columns: Sequence[Column], width: int) -> list[str]:
+    """One table where it fits, set closer if need be; else tables one below the other."""
     for gap in (2, 1):
-        if sum(column.width + gap for column in bare) - gap + 1 <= width:
-            return _table(bare, gap)
-    return _stacked(bare, width)
+        if sum(column.width + gap for column in columns) - gap < width:
+            return grid(columns, gap)
+    return [line for part in parts(columns, width - 1, 1) for line in grid(part, 1)]
 
 
-def _stacked(columns: Sequence[_Column], width: int) -> list[str]:
-    """Tables one below the other, each with the first column."""
-    first, *rest = columns
-    parts: list[list[_Column]] = []
-    room = 0
-    for column in rest:
-        if not parts or room < column.width + 1:
-            parts.append([first])
-            room = width - 1 - first.width
-        parts[-1].append(column)
-        room -= column.width + 1
-    return [line for part in parts for line in _table(part, 1)]
-
-
-def _table(columns: Sequence[_Column], gap: int) -> list[str]:
-    height = max(column.header.count("\n") for column in columns) + 1
-    headers = [("\n" * (height - 1 - c.header.count("\n")) + c.header).split("\n") for c in columns]
-    cells = [[*header, *column.cells] for header, column in zip(headers, columns, strict=True)]
-    lines = []
-    for texts in zip(*cells, strict=True):
-        set_ = [
-            f"{text:<{column.width}}" if column.left else f"{text:>{column.width}}"
-            for text, column in zip(texts, columns, strict=True)
-        ]
-        lines.append((" " + (" " * gap).join(set_)).rstrip())
-    return lines
-
-
-def _columns(block: Block, bar: int) -> list[_Column]:
-    lines = block.lines
-    timed = any(line.us is not None for line in lines)
-    made = [
-        _Column(block.title, tuple(line.label + (" *" if line.stale else "") for line in lines), left=True)
-    ]
-    if timed:
-        made += [
-            _Column("µs", _times([line.us for line in lines])),
-            _Column("speedup", tuple(map(_speedup, lines))),
-            _share(block, bar),
+def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) -> list[Column]:
+    timed = lines.is_timed(case)
+    title = "every row" if view.every or not timed else "best of each way"
+    names = tuple(line.label + (" *" if line.stale else "") for line in shown)
+    columns = [Column(title, names, left=True)]
+    if any(line.us is not None for line in shown):
+        columns += [
+            Column("µs", _times([line.us for line in shown])),
+            Column("speedup", tuple(map(_speedup, shown))),
+            _share(f"% of {figures.share_of(case)}", shown, bar),
         ]
     return [
-        *made,
-        _Column("regs", tuple(NOTHING if line.registers is None else str(line.registers) for line in lines)),
-        _Column("smem", tuple(_size(line.shared_bytes) for line in lines)),
-        _Column("lines", tuple(NOTHING if line.lines is None else str(line.lines) for line in lines)),
+        *columns,
+        Column("regs", _cells(shown, lambda line: line.registers)),
+        Column("smem", tuple(_size(line.shared_bytes) for line in shown)),
+        Column("lines", _cells(shown, lambda line: line.lines)),
     ]
 
 
-def _share(block: Block, bar: int) -> _Column:
+def _cells(shown: Sequence[Line], read: Callable[[Line], int | None]) -> tuple[str, ...]:
+    return tuple(NOTHING if value is None else str(value) for value in map(read, shown))
+
+
+def _share(ceiling: str, shown: Sequence[Line], bar: int) -> Column:
     """The share of the ceiling, behind a bar where there is room for one."""
-    shares = [line.share for line in block.lines]
+    shares = [line.share for line in shown]
     if not bar:
-        header = "% of\n" + block.ceiling.removeprefix("% of ").split()[0]
-        return _Column(header, tuple(map(percent, shares)))
+        return Column("% of\n" + ceiling.split()[2], tuple(map(percent, shares)))
     drawn = ("#" * min(bar, round((share or 0) * bar)) for share in shares)
     cells = tuple(f"{line:<{bar}} {percent(share):>4}" for line, share in zip(drawn, shares, strict=True))
-    return _Column(block.ceiling, cells, left=True)
+    return Column(ceiling, cells, left=True)
 
 
 def _times(us: Sequence[float | None]) -> tuple[str, ...]:
@@ -195,11 +175,12 @@ def _times(us: Sequence[float | None]) -> tuple[str, ...]:
 def _speedup(line: Line) -> str:
     if line.terms:
         return f"({line.terms})"
-    if line.speedup is None:
+    if line.us is None or line.speedup is None:
         return NOTHING
-    digits = 0 if line.speedup >= 100 else 1 if line.speedup >= 10 else 2
-    shown = f"{line.speedup:.{digits}f}" if line.speedup >= 0.1 else number(line.speedup, 2)
-    return f"{'~' if line.noise else ''}{shown}x"
+    ratio = line.speedup.median
+    digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2
+    shown = f"{ratio:.{digits}f}" if ratio >= 0.1 else number(ratio, 2)
+    return f"{'' if line.differs or line.reference else '~'}{shown}x"
 
 
 def _size(nbytes: int | None) -> str:
@@ -208,58 +189,108 @@ def _size(nbytes: int | None) -> str:
     return f"{nbytes} B" if nbytes < 1024 else f"{nbytes / 1024:.0f} KB"
 
 
-def _sweep(cases: Sequence[Swept], baseline: str, width: int) -> list[str]:
-    """One line a case: the best of each way against the baseline."""
+# --------------------------------------------------------------------------- a sweep
 
+
+@dataclass(frozen=True)
+class Swept:
+    """One case of a sweep."""
+
+    case: str
+    ceiling: str
+    us: float | None
+    """The baseline's."""
+    best: tuple[Line | None, ...]
+    """Of torch (compile and naive included), Triton and CUDA."""
+    leaders: tuple[str, ...]
+    """The fastest way, and ways within noise of it."""
+    fastest: Line | None
+
+
+def _swept(case: CaseComparison) -> Swept:
+    every = {line.label: line for line in lines.every(case)}
+    best = {way: lines.best(case, [row for row in case.rows if way_of(row.label) == way]) for way in WAYS}
+    leader, fastest = figures.fastest(filter(None, best.values())), figures.fastest(case.rows)
+    ways = (way for way, row in best.items() if leader and row and not figures.differs(leader, row))
+    reference = every.get(figures.baseline_of(case))
+    return Swept(
+        case.case,
+        "peak" if figures.compute_bound(case) else "copy",
+        reference.us if reference else None,
+        tuple(every[row.label] if row else None for row in best.values()),
+        tuple(ways),
+        lines.line(case, fastest, {}, figures.represented(case, fastest)[0]) if fastest else None,
+    )
+
+
+def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: int) -> list[str]:
+    """One line a case: the best of each way against the baseline; and how often each way is the fastest."""
+    every = [_swept(case) for case in cases]
+    last = min(len(every), _SWEPT) - 1
+    shown = every if view.every else [every[round(i * (len(every) - 1) / last)] for i in range(last + 1)]
+    alone = Counter(case.leaders[0] for case in every if len(case.leaders) == 1)
+    counts = ", ".join(f"{way} {alone[way]}" for way in sorted(WAYS, key=lambda way: -alone[way]))
+    noise = f"within noise {len(every) - alone.total()}"
+    said = f"   Speedup vs {baseline}. Fastest over {len(every)} cases: {counts}; {noise}."
+    table = _sweep_table(shown, baseline, width)
+    return [*(f" {line}" for line in table), _wrapped(said, min(width, WIDEST), "     ")]
+
+
+def _sweep_table(shown: Sequence[Swept], baseline: str, width: int) -> list[str]:
     def speedups(at: int) -> tuple[str, ...]:
-        found = (case.speedups[at] for case in cases)
-        return tuple(NOTHING if speedup is None else f"{speedup:.2f}x" for speedup in found)
+        found = (one.best[at] for one in shown)
+        return tuple(f"{best.speedup.median:.2f}x" if best and best.speedup else NOTHING for best in found)
 
+    us = Column(baseline.replace(".", ".\n") + " µs", _times([one.us for one in shown]))
+    winner = Column("fastest", tuple(map(_leaders, shown)), left=True)
+    shares = [one.fastest.share if one.fastest else None for one in shown]
+    kinds = (one.ceiling if share is not None else "" for one, share in zip(shown, shares, strict=True))
     columns = [
-        _Column("best of each way", tuple(case.case for case in cases), left=True),
-        _Column(baseline.replace(".", ".\n") + " µs", _times([case.us for case in cases])),
-        *(_Column(way, speedups(at)) for at, way in enumerate(("torch", "triton", "cuda"))),
-        _Column("fastest", tuple(map(_leaders, cases)), left=True),
-        _Column("% of", tuple(percent(case.share) for case in cases)),
-        _Column("", tuple(case.ceiling if case.share is not None else "" for case in cases), left=True),
+        us,
+        *(Column(way, speedups(at)) for at, way in enumerate(WAYS)),
+        winner,
+        Column("% of", tuple(map(percent, shares))),
+        Column("", tuple(kinds), left=True),
     ]
-    us, fastest = columns[1], columns[5]
-    for label in (columns[0], _sizes_only(cases)):  # where the terminal is narrow
-        for left_out in ((), (us,), (fastest,), (us, fastest)):
-            fitting = [label, *(column for column in columns[1:] if column not in left_out)]
+    names = Column("best of each way", tuple(one.case for one in shown), left=True)
+    for label in (names, _sizes_only(names.cells)):  # where the terminal is narrow
+        for left_out in ((), (us,), (winner,), (us, winner)):
+            fitting = [label, *(column for column in columns if column not in left_out)]
             if sum(column.width + 1 for column in fitting) <= width:
-                return _table(fitting, 1)
-    return _stacked(columns, width)
+                return grid(fitting, 1)
+    return [line for part in parts([names, *columns], width - 1, 1) for line in grid(part, 1)]
 
 
-def _sizes_only(cases: Sequence[Swept]) -> _Column:
+def _sizes_only(cases: Sequence[str]) -> Column:
     """The cases without the names of their sizes, which stand in the header."""
-    words = [[word.partition("=") for word in case.case.split(",")] for case in cases]
+    words = [[word.partition("=") for word in case.split(",")] for case in cases]
     names = ",".join(name for name, equals, _ in words[0] if equals)
     sizes = tuple(",".join(size if equals else name for name, equals, size in of_case) for of_case in words)
-    return _Column(f"best of each way\n{names}", sizes, left=True)
+    return Column(f"best of each way\n{names}", sizes, left=True)
 
 
-def _leaders(case: Swept) -> str:
+def _leaders(one: Swept) -> str:
     """The fastest implementation, or the ways that are within noise."""
-    return ", ".join(case.leaders) if len(case.leaders) > 1 else case.best or NOTHING
+    if len(one.leaders) > 1:
+        return ", ".join(one.leaders)
+    return one.fastest.label if one.fastest else NOTHING
 
 
 # --------------------------------------------------------------------------- why and next
 
 
-def _why(block: Block, most: int, width: int, start: str) -> list[str]:
+def _why(comparison: Comparison, case: CaseComparison, most: int, width: int, start: str) -> list[str]:
     """The most telling evidence that fits into ``most`` lines of 80 columns, after ``start``."""
     left = most
     chosen: list[str] = []
-    for text in block.why:
+    for text in evidence(comparison, case):
         text = text if chosen else start + text
         takes = _wrapped(_INDENT + text, WIDEST, _INDENT).count("\n") + 1
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)
-    lines = "\n".join(_wrapped(_INDENT + text, width, _INDENT) for text in chosen)
-    return ["WHY" + lines[3:]] if chosen else []
+    said = "\n".join(_wrapped(_INDENT + text, width, _INDENT) for text in chosen)
+    return ["WHY" + said[3:]] if chosen else []
 
 
 def _next(facts: Sequence[str], width: int) -> str:
@@ -273,64 +304,58 @@ def _next(facts: Sequence[str], width: int) -> str:
 
 def _facts(start: str, facts: Sequence[str], width: int) -> str:
     """Facts in lines, a dot between two; none is broken unless it is wider than a line."""
-    lines = [""]
+    texts = [""]
     indent = " " * len(start) if start else "  "
     for fact in facts:
-        joined = f"{lines[-1]} · {fact}" if lines[-1] else fact
-        if lines[-1] and len(indent if len(lines) > 1 else start) + len(joined) > width:
-            lines.append(fact)
+        joined = f"{texts[-1]} · {fact}" if texts[-1] else fact
+        if texts[-1] and len(indent if len(texts) > 1 else start) + len(joined) > width:
+            texts.append(fact)
         else:
-            lines[-1] = joined
+            texts[-1] = joined
     return "\n".join(
-        _wrapped((start if i == 0 else indent) + line, width, indent) for i, line in enumerate(lines)
+        _wrapped((start if i == 0 else indent) + text, width, indent) for i, text in enumerate(texts)
     )
 
 
-def _wrapped(text: str, width: int, hanging: str = "") -> str:
-    """``text`` in lines of at most ``width``, words whole; ``hanging`` goes before all but the first."""
-    return textwrap.fill(
-        text.lstrip(),
-        max(width, 20),
-        initial_indent=text[: len(text) - len(text.lstrip())],
-        subsequent_indent=hanging,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+def _wrapped(text: str, width: int, hanging: str) -> str:
+    """A paragraph set in as ``text`` itself is."""
+    start = text[: len(text) - len(text.lstrip())]
+    return paragraph(text.lstrip(), width, start, hanging)
 
 
 # --------------------------------------------------------------------------- legend
 
 
-def legend(summary: Summary, width: int, noise: str) -> str:
+_MEANINGS = {
+    "CORRECT": "every output against an fp64 reference on the same inputs, before any timing; the "
+    "tolerance is the op's floor, or twice PyTorch's own error where that is more",
+    "µs": "GPU time of one call, median; the L2 cache is flushed before each (cold)",
+    "speedup": "time of {baseline} over this row's, median of the ratios within rounds; ~ within noise: "
+    "the 95% interval, with the variance between processes, includes 1",
+    "{ceiling}": "{over} in the same run; the ceiling is chosen by the measured ridge, peak FLOP/s over copy "
+    "B/s",
+    "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else from "
+    "the compiled machine code",
+    "smem": "shared memory per block, static and dynamic, of the kernel that takes most",
+    "lines": "code size, without comments and blank lines: the kernels, their launch and the op's "
+    "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X the cupy "
+    "route's",
+    "cuda.X": "cupy.X and pybind.X: the same kernel by two routes, one row while within noise (cupy's "
+    "figures)",
+    "launch overhead": "host time until the call returns, of the row above",
+}
+_OVER_PEAK = "operations / time, over what the library's 4096-cubed matmul of this dtype reached"
+_OVER_COPY = "compulsory bytes (inputs read once, outputs written once) / time, over what a copy reached"
+
+
+def legend(comparison: Comparison, width: int, noise: str) -> str:
     """One entry per column: its meaning, and how it was measured."""
-    block = next(iter(summary.blocks), None)
-    baseline = block.baseline if block else "torch.eager"
-    peak = block is not None and "peak" in block.ceiling
-    over = (
-        "operations / time, over what the library's 4096-cubed matmul of this dtype reached in the same run"
-        if peak
-        else "compulsory bytes (inputs read once, outputs written once) / time, over what a copy reached in "
-        "the same run"
-    )
-    entries = {
-        "shapes": summary.signature,
-        "CORRECT": "every output against an fp64 reference on the same inputs, before any timing; the "
-        "tolerance is the op's floor, or twice PyTorch's own error where that is more",
-        "µs": "GPU time of one call, median; the L2 cache is flushed before each (cold)",
-        "speedup": f"time of {baseline} over this row's, median of the ratios within rounds; ~ within noise: "
-        "the 95% interval, with the variance between processes, includes 1",
-        block.ceiling if block else "%": over
-        + "; the ceiling is chosen by the measured ridge, peak FLOP/s over copy B/s",
-        "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else from "
-        "the compiled machine code",
-        "smem": "shared memory per block, static and dynamic, of the kernel that takes most",
-        "lines": "code size, without comments and blank lines: the kernels, their launch and the op's "
-        "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X the cupy "
-        "route's",
-        "cuda.X": "cupy.X and pybind.X: the same kernel by two routes, one row while within noise (cupy's "
-        "figures)",
-        "launch overhead": "host time until the call returns, of the row above",
+    main = figures.main_case(comparison)
+    values = {
+        "baseline": figures.baseline_of(main) if main else "torch.eager",
+        "ceiling": f"% of {figures.share_of(main)}" if main else "%",
+        "over": _OVER_PEAK if main and figures.compute_bound(main) else _OVER_COPY,
     }
-    if noise:
-        entries["noise"] = noise
-    return "\n".join(_wrapped(f"{name}: {text}.", width, "  ") for name, text in entries.items())
+    meanings = {name.format(**values): text.format(**values) for name, text in _MEANINGS.items()}
+    entries = {"shapes": comparison.signature, **meanings, **({"noise": noise} if noise else {})}
+    return "\n".join(paragraph(f"{name}: {text}.", width, hanging="  ") for name, text in entries.items())

@@ -6,6 +6,7 @@ Every rule below looks for one thing and says nothing where it does not find it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -115,7 +116,7 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 def _triton_and_cuda(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """The best of each against the other, with the code that each takes."""
-    triton, cuda = (figures.fastest(_of_way(case, way)) for way in ("triton", "cuda"))
+    triton, cuda = (_fastest_of(case, way) for way in ("triton", "cuda"))
     if triton is None or cuda is None:
         return
     cuda = figures.represented(case, cuda)[1]
@@ -144,7 +145,7 @@ def _triton_and_cuda(comparison: Comparison, case: CaseComparison) -> Iterator[S
 
 def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """The best CUDA of this project against a library's kernels."""
-    own = figures.fastest(_of_way(case, "cuda"))
+    own = _fastest_of(case, "cuda")
     for row in (row for row in _timed(case) if is_yardstick(row.label)):
         lead = figures.ratio(own, row) if own else None
         if own is None or lead is None:
@@ -182,16 +183,16 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 
 def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """How many kernels the naive PyTorch launches."""
     baseline = figures.row_of(case, figures.baseline_of(case))
     naive = next((r for r in case.rows if r.level == "naive" and r.label.startswith("torch.")), None)
     if naive is None or baseline is None or not figures.differs(baseline, naive):
         return
-    launches = [sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, baseline)]
-    if launches[1] and launches[0] > launches[1]:
-        text = (
-            f"{naive.label} launches {launches[0]} kernels ({baseline.label}: {launches[1]}); each passes "
-            "over memory."
-        )
+    many, few = (
+        sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, baseline)
+    )
+    if many > few > 0:
+        text = f"{naive.label} launches {many} kernels ({baseline.label}: {few}); each passes over memory."
         yield Said("naive", 0.6, text)
 
 
@@ -200,28 +201,24 @@ def _launch(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     bound = [
         (row, row.timing.launch_us.median, row.timing.warm_us.median)
         for row in case.rows
-        if row.timing
-        and row.timing.launch_us
-        and row.timing.warm_us
+        if row.timing and row.timing.launch_us and row.timing.warm_us
         # Both intervals must clear each other.
-        and row.timing.launch_us.low > row.timing.warm_us.high
+        if row.timing.launch_us.low > row.timing.warm_us.high
     ]
     if not bound:
         return
-    best = [figures.fastest(_of_way(case, way)) for way in ("triton", "cuda")]
+    best = [_fastest_of(case, way) for way in ("triton", "cuda")]
     row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
-    text = (
-        f"Launch overhead > GPU time in {len(bound)} of {len(_timed(case))} rows: {row.label} "
-        f"{number(launch, 2)} > {number(warm, 2)} µs."
-    )
-    yield Said("launch", 0.85, text)
+    rows = f"{len(bound)} of {len(_timed(case))} rows"
+    times = f"{row.label} {number(launch, 2)} > {number(warm, 2)} µs"
+    yield Said("launch", 0.85, f"Launch overhead > GPU time in {rows}: {times}.")
 
 
 def _instruction(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """What the best of each way multiplies with, where the machine code was read for it."""
     said: dict[str, str] = {}
     for way in ("triton", "cuda"):
-        best = figures.fastest(_of_way(case, way))
+        best = _fastest_of(case, way)
         kernels = [k for _, _, by_arch in figures.kernels([best] if best else []) for k in by_arch.values()]
         used = next(
             (k.instruction for k in sorted(kernels, key=_tensor_core, reverse=True) if k.instruction), ""
@@ -253,7 +250,7 @@ def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
             name = figures.represented(case, row)[0]
             yield Said("spills", 0.65, f"{name} spills registers: {where}{cost}.")
     for way in ("cuda", "triton"):
-        best = figures.fastest(_of_way(case, way))
+        best = _fastest_of(case, way)
         for row, _, by_arch in figures.kernels([best] if best else []):
             kernel = next(iter(by_arch.values()))
             share = figures.share(case, row)
@@ -269,38 +266,27 @@ def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """What compiling costs, and after how many calls it is earned back against the baseline."""
-    baseline = figures.row_of(case, figures.baseline_of(case))
-    if baseline is None or not baseline.timing or not baseline.timing.cold_us:
+    row, baseline = figures.fastest(case.rows), figures.row_of(case, figures.baseline_of(case))
+    first_ms = row.timing.first_call_ms if row and row.timing else None
+    if row is None or baseline is None or first_ms is None or first_ms < 500:
         return
-    for row in filter(None, [figures.fastest(case.rows)]):
-        timing = row.timing
-        gain = figures.ratio(row, baseline)
-        if not (timing and timing.cold_us and timing.first_call_ms and gain and gain.median > 1):
-            continue
-        if timing.first_call_ms < 500 or not figures.differs(row, baseline):
-            continue
-        saved_us = baseline.timing.cold_us.median - timing.cold_us.median
-        if saved_us <= 0:
-            continue
-        calls = timing.first_call_ms * 1e3 / saved_us
-        yield Said(
-            "first call",
-            0.35 + min(0.1, timing.first_call_ms / 1e5),
-            f"{row.label}: first call (compile + run) {timing.first_call_ms / 1e3:.1f} s, earned back after "
-            f"{calls:,.0f} calls.",
-        )
+    saved_us = figures.cold_us(baseline) - figures.cold_us(row)
+    if 0 < saved_us < math.inf and figures.differs(row, baseline):
+        cost = f"first call (compile + run) {first_ms / 1e3:.1f} s"
+        calls = f"{first_ms * 1e3 / saved_us:,.0f} calls"
+        weight = 0.35 + min(0.1, first_ms / 1e5)
+        yield Said("first call", weight, f"{row.label}: {cost}, earned back after {calls}.")
 
 
 def _cache(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """Whether the case fits into the L2 cache, by the fastest row's warm time."""
     for row in _timed(case)[:1]:
         timing = row.timing
         if timing and timing.cold_us and timing.warm_us and timing.cold_us.low > 1.5 * timing.warm_us.high:
-            yield Said(
-                "cache",
-                0.45,
-                f"With its input in the L2 cache {row.label} takes {number(timing.warm_us.median)} µs, not "
-                f"{_cold(row)}: the case's {scaled(case.cost.bytes, 'B')} fit there.",
-            )
+            times = f"{number(timing.warm_us.median)} µs, not {number(timing.cold_us.median, 4)}"
+            size = scaled(case.cost.bytes, "B")
+            text = f"With its input in the L2 cache {row.label} takes {times}: the case's {size} fit there."
+            yield Said("cache", 0.45, text)
 
 
 def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -334,11 +320,7 @@ def _registers(case: CaseComparison, label: str) -> dict[str, int]:
     for _, _, by_arch in figures.kernels([row] if row else []):
         for arch, kernel in by_arch.items():
             found[arch] = max(kernel.registers, found.get(arch, 0))
-    return {arch: found[arch] for arch in sorted(found, key=_generation, reverse=True)}
-
-
-def _generation(arch: str) -> int:
-    return int(arch.removeprefix("sm_"))
+    return {arch: found[arch] for arch in sorted(found, key=lambda arch: -int(arch.removeprefix("sm_")))}
 
 
 _RULES: tuple[Rule, ...] = (
@@ -369,12 +351,8 @@ def _timed(case: CaseComparison) -> list[Row]:
     return sorted(filter(_timed_row, case.rows), key=figures.cold_us)
 
 
-def _of_way(case: CaseComparison, way: str) -> list[Row]:
-    return [row for row in case.rows if way_of(row.label) == way]
-
-
-def _cold(row: Row) -> str:
-    return number(row.timing.cold_us.median if row.timing and row.timing.cold_us else None, 4)
+def _fastest_of(case: CaseComparison, way: str) -> Row | None:
+    return figures.fastest(row for row in case.rows if way_of(row.label) == way)
 
 
 def _ties(best: Row, row: Row) -> bool:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeVar
 
-from compare.records.archive import CHANGED, changed_since
-from compare.spec import (
-    WRONG,
-    CaseComparison,
-    Comparison,
-    Estimate,
-    KernelResources,
-    RoleSize,
-    Row,
-    way_of,
-)
+from compare.report import lines
+from compare.report.lines import WORDS, Line, grouped
+from compare.spec import WRONG, CaseComparison, Comparison, Estimate, KernelResources, RoleSize, Row, way_of
 from compare.timing import calibration, figures
 from compare.timing.statistics import ENOUGH
 from compare.tuning.matching import configured
@@ -37,15 +31,19 @@ class Table:
     """What its columns mean, a sentence or two each."""
 
 
-Column = tuple[str, Callable[[Row], str]]
+T = TypeVar("T")
 
-CORRECT = {
-    "ok": "yes",
-    "disagrees": "WRONG",
-    "impossible": "impossible",
-    "failed": "failed",
-    "unavailable": "not run",
-}
+
+def table(
+    title: str,
+    entries: Iterable[T],
+    columns: dict[str, Callable[[T], str]],
+    text_columns: tuple[str, ...] = (),
+    legend: tuple[str, ...] = (),
+) -> Table:
+    """A line for each entry, a cell for each column as it reads the entry."""
+    rows = tuple(tuple(read(entry) for read in columns.values()) for entry in entries)
+    return Table(title, tuple(columns), rows, text_columns, legend)
 
 
 _ERROR_LEGEND = "max abs and max rel error: against fp64; % of tolerance: the most that any element uses."
@@ -165,136 +163,141 @@ def agreement(comparison: Comparison) -> Table | None:
     checked = [case for case in comparison.cases if any(row.agreement for row in case.rows)]
     if not checked or all(case.case in timed for case in checked):
         return None
-    rows = [
-        (
-            v.label,
-            v.level,
-            CORRECT[v.status],
-            error(v.max_abs),
-            error(v.max_rel),
-            percent(v.used),
-            str(v.cases),
-        )
-        for v in figures.verdicts(comparison)
-    ]
-    return Table(
+    return table(
         f"Correctness against fp64 on {'; '.join(case.case for case in checked)}",
-        (
-            "implementation",
-            "level",
-            "correct",
-            "max abs\nerror",
-            "max rel\nerror",
-            "% of\ntolerance",
-            "cases\nchecked",
-        ),
-        tuple(rows),
+        figures.verdicts(comparison),
+        {
+            "implementation": lambda verdict: verdict.label,
+            "level": lambda verdict: verdict.level,
+            "correct": lambda verdict: correct(verdict.status),
+            "max abs\nerror": lambda verdict: error(verdict.max_abs),
+            "max rel\nerror": lambda verdict: error(verdict.max_rel),
+            "% of\ntolerance": lambda verdict: percent(verdict.used),
+            "cases\nchecked": lambda verdict: str(verdict.cases),
+        },
         ("level", "correct"),
         (_ERROR_LEGEND,),
     )
 
 
+def correct(status: str) -> str:
+    """The cell of a column headed "correct"."""
+    return "yes" if status == "ok" else WORDS[status]
+
+
+LineColumns = dict[str, Callable[[Line], str]]
+
+
 def speed(case: CaseComparison) -> Table:
     """Correctness and time of every implementation on one case."""
-    baseline = figures.baseline_of(case)
-    columns: list[Column] = [("level", lambda row: row.level)]
-    if any(row.agreement for row in case.rows):
-        columns += [
-            ("correct", lambda row: CORRECT[row.status]),
-            ("max abs\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
-            ("max rel\nerror", lambda row: error(row.agreement.max_rel if row.agreement else None)),
-            ("% of\ntolerance", lambda row: percent(_used(row))),
-        ]
-    columns += [
-        ("cold\nµs", lambda row: spread(row.timing.cold_us if row.timing else None)),
-        ("warm\nµs", lambda row: _median(row.timing.warm_us if row.timing else None)),
-        ("graph\nµs", lambda row: _median(row.timing.graph_us if row.timing else None)),
-        *_work_columns(case),
-        (f"speedup vs\n{baseline}", lambda row: _against(case, row, baseline)),
-        ("launch\noverhead µs", lambda row: number(_launch(row))),
-        ("first call\nms", lambda row: number(row.timing.first_call_ms if row.timing else None)),
-    ]
-    legends = [
-        _ERROR_LEGEND if any(row.agreement for row in case.rows) else "",
+    every = lines.every(case)
+    checked = any(row.agreement for row in case.rows)
+    origins = lines.recorded_on(case.rows)
+    legends = (
+        _ERROR_LEGEND if checked else "",
         _SPEED_LEGEND.format(work=_ARITHMETIC_LEGEND if figures.compute_bound(case) else _TRAFFIC_LEGEND),
-        _CHANGED_LEGEND if any(map(changed_since, case.rows)) else "",
-    ]
-    return Table(
-        _speed_title(case),
-        ("implementation", *(header for header, _ in columns)),
-        tuple((_marked(row), *(cell(row) for _, cell in columns)) for row in case.rows),
+        _CHANGED_LEGEND if any(line.stale for line in every) else "",
+    )
+    return table(
+        f"Speed on {case.case}" + (f", recorded on {'; '.join(origins)}" if origins else ""),
+        every,
+        {
+            "implementation": _marked,
+            "level": lambda line: line.row.level,
+            **(_ERROR_COLUMNS if checked else {}),
+            "cold\nµs": lambda line: spread(line.timing.cold_us),
+            "warm\nµs": lambda line: _median(line.timing.warm_us),
+            "graph\nµs": lambda line: _median(line.timing.graph_us),
+            **(_ARITHMETIC_COLUMNS if figures.compute_bound(case) else _TRAFFIC_COLUMNS),
+            f"speedup vs\n{figures.baseline_of(case)}": _against,
+            "launch\noverhead µs": lambda line: number(line.launch_us),
+            "first call\nms": lambda line: number(line.timing.first_call_ms),
+        },
         ("level", "correct"),
         tuple(filter(None, legends)),
     )
 
 
-def _work_columns(case: CaseComparison) -> list[Column]:
-    """How much a row gets done, and of what that is a share: what binds decides."""
-    if figures.compute_bound(case):
-        return [
-            ("TFLOP/s", lambda row: number(figures.tflops(case, row))),
-            ("% of peak\n(measured)", lambda row: percent(figures.share_of_product(case, row))),
-        ]
-    return [
-        ("GB/s", lambda row: number(figures.gbs(case, row), 4)),
-        ("% of copy\nbandwidth", lambda row: percent(figures.share_of_copy(case, row))),
-    ]
+_ERROR_COLUMNS: LineColumns = {
+    "correct": lambda line: correct(line.row.status),
+    "max abs\nerror": lambda line: error(line.row.agreement.max_abs if line.row.agreement else None),
+    "max rel\nerror": lambda line: error(line.row.agreement.max_rel if line.row.agreement else None),
+    # What is just over the limit does not read 100%.
+    "% of\ntolerance": lambda line: percent(
+        max(line.used, 1.01) if line.used and line.used > 1 else line.used
+    ),
+}
+_ARITHMETIC_COLUMNS: LineColumns = {
+    "TFLOP/s": lambda line: number(line.tflops),
+    "% of peak\n(measured)": lambda line: percent(line.share_of_product),
+}
+_TRAFFIC_COLUMNS: LineColumns = {
+    "GB/s": lambda line: number(line.gbs, 4),
+    "% of copy\nbandwidth": lambda line: percent(line.share_of_copy),
+}
+
+
+def _marked(line: Line) -> str:
+    return f"{line.label} *" if line.stale else line.label
+
+
+def _against(line: Line) -> str:
+    if line.us is None:
+        return NOTHING
+    if line.reference:
+        return "1"
+    if line.terms:
+        return "unequal terms"
+    return SAME if line.same else times(line.speedup)
 
 
 def side_by_side(case: CaseComparison) -> Table | None:
     """The same variant written in Triton and in CUDA, at the same level."""
-    rows = []
-    for variant, routes in figures.same_variant(case).items():
-        triton, cupy, pybind = (routes.get(route) for route in ("triton", "cupy", "pybind"))
-        levels = {row.level for row in routes.values()}
-        rows.append(
-            (
-                variant,
-                " / ".join(sorted(levels)),
-                *(
-                    _median(row.timing.cold_us if row and row.timing else None)
-                    for row in (triton, cupy, pybind)
-                ),
-                _pair(triton, cupy),
-                _pair(pybind, cupy),
-            )
-        )
-    if not rows:
+    pairs = figures.same_variant(case).items()
+    if not pairs:
         return None
-    return Table(
+
+    def us(route: str) -> Callable[[tuple[str, dict[str, Row]]], str]:
+        return lambda pair: _cold(pair[1].get(route))
+
+    return table(
         "The same variant by way and route, cold",
-        (
-            "variant",
-            "level",
-            "triton\nµs",
-            "cupy\nµs",
-            "pybind\nµs",
-            "speedup of Triton\nvs CUDA (cupy)",
-            "speedup of pybind\nvs cupy",
-        ),
-        tuple(rows),
+        pairs,
+        {
+            "variant": lambda pair: pair[0],
+            "level": lambda pair: " / ".join(sorted({row.level for row in pair[1].values()})),
+            **{f"{route}\nµs": us(route) for route in ("triton", "cupy", "pybind")},
+            "speedup of Triton\nvs CUDA (cupy)": lambda pair: _pair(
+                pair[1].get("triton"), pair[1].get("cupy")
+            ),
+            "speedup of pybind\nvs cupy": lambda pair: _pair(pair[1].get("pybind"), pair[1].get("cupy")),
+        },
         ("level",),
     )
 
 
+def _cold(row: Row | None) -> str:
+    return _median(row.timing.cold_us if row and row.timing else None)
+
+
 def endurance(case: CaseComparison) -> Table | None:
     """Back to back: the first calls after a pause, and once their time has settled."""
-    rows = [
-        (
-            _marked(row),
-            spread(row.timing.burst_us),
-            spread(row.timing.sustained_us),
-            f"{row.timing.sustained_us.median / row.timing.burst_us.median:.2f}",
-        )
-        for row in case.rows
-        if row.timing and row.timing.burst_us and row.timing.sustained_us and row.timing.burst_us.median > 0
+    both = [
+        (line, line.timing.burst_us, line.timing.sustained_us)
+        for line in lines.every(case)
+        if line.timing.burst_us and line.timing.sustained_us and line.timing.burst_us.median > 0
     ]
-    if not rows:
+    if not both:
         return None
-    return Table(
+    return table(
         f"Back to back on {case.case}, warm",
-        ("implementation", "burst\nµs", "sustained\nµs", "sustained\nover burst"),
-        tuple(rows),
+        both,
+        {
+            "implementation": lambda entry: _marked(entry[0]),
+            "burst\nµs": lambda entry: spread(entry[1]),
+            "sustained\nµs": lambda entry: spread(entry[2]),
+            "sustained\nover burst": lambda entry: f"{entry[2].median / entry[1].median:.2f}",
+        },
         legend=(_ENDURANCE_LEGEND,),
     )
 
@@ -303,7 +306,8 @@ def configurations(case: CaseComparison) -> Table | None:
     """Configurations searched for, with cost and gain, and rows that were run with the one found."""
     rows: list[tuple[str, ...]] = []
     spaces: dict[str, None] = {}
-    for row in case.rows:
+    for line in lines.every(case):
+        row = line.row
         if row.parameters or not (row.tunings or row.configuration):
             continue
         found = [
@@ -317,10 +321,8 @@ def configurations(case: CaseComparison) -> Table | None:
         ] or [(row.configuration, NOTHING, NOTHING, NOTHING)]
         others = [figures.row_of(case, label) for label in (row.default, row.model) if label]
         held = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
-        for i in range(max(len(found), len(held))):
-            left = found[i] if i < len(found) else ("",) * 4
-            right = held[i] if i < len(held) else ("",) * 2
-            rows.append((_marked(row), *left, *right))
+        pairs = zip_longest(found, held, fillvalue=("",) * 4)
+        rows += [(_marked(line), *left, *right[:2]) for left, right in pairs]
         for each in row.tunings:
             among = "; ".join(map(configured, each.space))
             spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
@@ -359,11 +361,22 @@ def _range(values: Sequence[float], unit: str) -> str:
 def sweep(cases: Sequence[CaseComparison]) -> Table:
     """One line a case: each implementation's share of the ceiling that binds."""
     labels = list(dict.fromkeys(row.label for case in cases for row in case.rows if row.timing))
-    return Table(
+
+    def share(label: str) -> Callable[[CaseComparison], str]:
+        return lambda case: _swept(case, label)
+
+    return table(
         f"Every case, cold: % of {' or '.join(dict.fromkeys(map(figures.share_of, cases)))}",
-        ("case", *(label.replace(".", ".\n", 1) for label in labels)),
-        tuple((case.case, *(_swept(case, label) for label in labels)) for case in cases),
+        cases,
+        {"case": lambda case: case.case, **{label.replace(".", ".\n", 1): share(label) for label in labels}},
     )
+
+
+def _swept(case: CaseComparison, label: str) -> str:
+    row = figures.row_of(case, label)
+    if row is None:
+        return NOTHING
+    return WORDS[row.status] if row.status in (*WRONG, "failed") else percent(figures.share(case, row))
 
 
 def resources(case: CaseComparison) -> Table | None:
@@ -446,32 +459,30 @@ def code(comparison: Comparison) -> Table | None:
     if not comparison.code_sizes:
         return None
     sizes = comparison.code_sizes.items()
-    rows = [
-        (
-            label,
-            *map(_size, (size.own, size.helpers, size.own + size.helpers, size.shared, size.binding)),
-            str(len(size.concepts)),
-        )
-        for label, size in sizes
-    ]
     fallbacks = [f"{label} ({', '.join(size.fallbacks)})" for label, size in sizes if size.fallbacks]
     modules = {_size(size.module) for label, size in sizes if label.startswith("pybind.")}
-    return Table(
-        "Code size: lines / tokens, without comments and blank lines",
-        ("implementation", "own", "op\nhelpers", "own + op\nhelpers", "shared", "binding", "concepts"),
-        tuple(rows),
-        legend=(
-            _CODE_LEGEND,
-            *(
-                f"binding: the level's own statement in the op's C++ module, which has {each} besides."
-                for each in modules
-            ),
-            *(
-                [f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}."]
-                if fallbacks
-                else []
-            ),
+    legend = [
+        _CODE_LEGEND,
+        *(
+            f"binding: the level's own statement in the op's C++ module, which has {each} besides."
+            for each in modules
         ),
+    ]
+    if fallbacks:
+        legend.append(f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}.")
+    return table(
+        "Code size: lines / tokens, without comments and blank lines",
+        sizes,
+        {
+            "implementation": lambda entry: entry[0],
+            "own": lambda entry: _size(entry[1].own),
+            "op\nhelpers": lambda entry: _size(entry[1].helpers),
+            "own + op\nhelpers": lambda entry: _size(entry[1].own + entry[1].helpers),
+            "shared": lambda entry: _size(entry[1].shared),
+            "binding": lambda entry: _size(entry[1].binding),
+            "concepts": lambda entry: str(len(entry[1].concepts)),
+        },
+        legend=tuple(legend),
     )
 
 
@@ -481,13 +492,10 @@ def _size(size: RoleSize) -> str:
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
     """``(way, concepts)``: what a reader of each way must know, and what some variants ask for besides."""
-    lines = []
+    found = []
     for way in dict.fromkeys(map(way_of, comparison.code_sizes)):
         sizes = {label: size for label, size in comparison.code_sizes.items() if way_of(label) == way}
-        askers: dict[str, list[str]] = {}
-        for label, size in sizes.items():
-            for concept in size.concepts:
-                askers.setdefault(concept, []).append(label)
+        askers = grouped((concept, label) for label, size in sizes.items() for concept in size.concepts)
         groups: dict[str, list[str]] = {"": []}
         for concept, labels in askers.items():
             who = "" if len(labels) == len(sizes) else _summed_up(labels, sizes)
@@ -495,8 +503,8 @@ def concepts(comparison: Comparison) -> list[tuple[str, str]]:
         common = ", ".join(groups.pop(""))
         extra = [f"{who} also {', '.join(words)}" for who, words in groups.items()]
         if askers:
-            lines.append((way, "; ".join(filter(None, (common, *extra)))))
-    return lines
+            found.append((way, "; ".join(filter(None, (common, *extra)))))
+    return found
 
 
 def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
@@ -510,16 +518,14 @@ def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     """``(labels, reason)`` of every row that has something to explain, equal reasons together."""
-    groups: dict[str, list[str]] = {}
-    for case in comparison.cases:
-        for row in case.rows:
+
+    def said() -> Iterator[tuple[str, str]]:
+        for row in (row for case in comparison.cases for row in case.rows):
             timing = None if row.replayed else row.timing
             notes = (timing.unverified, *timing.notes) if timing else ()
-            for reason in filter(None, (row.reason, row.unmatched, *notes)):
-                labels = groups.setdefault(reason, [])
-                if row.label not in labels:
-                    labels.append(row.label)
-    return [(", ".join(labels), reason) for reason, labels in groups.items()]
+            yield from ((reason, row.label) for reason in (row.reason, row.unmatched, *notes) if reason)
+
+    return [(", ".join(labels), reason) for reason, labels in grouped(said()).items()]
 
 
 def told_apart(comparison: Comparison) -> str:
@@ -545,52 +551,12 @@ def _share(share: float) -> str:
     return f"{share:.1%}".replace(".0%", "%")
 
 
-def _speed_title(case: CaseComparison) -> str:
-    sources = dict.fromkeys(row.replayed.removesuffix(f", {CHANGED}") for row in case.rows if row.replayed)
-    return f"Speed on {case.case}" + (f", recorded on {'; '.join(sources)}" if sources else "")
-
-
-def _marked(row: Row) -> str:
-    return f"{row.label} *" if changed_since(row) else row.label
-
-
-def _used(row: Row) -> float | None:
-    if row.agreement is None or row.agreement.limit <= 0:
-        return None
-    used = row.agreement.error / row.agreement.limit
-    return max(used, 1.01) if used > 1 else used  # what is just over the limit does not read 100%
-
-
-def _launch(row: Row) -> float | None:
-    return row.timing.launch_us.median if row.timing and row.timing.launch_us else None
-
-
-def _against(case: CaseComparison, row: Row, baseline: str) -> str:
-    reference = figures.row_of(case, baseline)
-    if reference is None or not (row.timing and row.timing.cold_us):
-        return NOTHING
-    if row.label == baseline:
-        return "1"
-    if row.accumulator != reference.accumulator:
-        return "unequal terms"
-    return lead(row, reference)
-
-
 def _pair(row: Row | None, other: Row | None) -> str:
     if row is None or other is None:
         return NOTHING
     if row.accumulator != other.accumulator or row.level != other.level:
         return "unequal terms"
     return lead(row, other)
-
-
-def _swept(case: CaseComparison, label: str) -> str:
-    row = figures.row_of(case, label)
-    if row is None:
-        return NOTHING
-    if row.status in (*WRONG, "failed"):
-        return CORRECT[row.status]
-    return percent(figures.share(case, row))
 
 
 def _whole(value: int | None) -> str:

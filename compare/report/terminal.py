@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
-import tabulate
 from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
 
 from compare.report import screen, tables, tune
-from compare.report.summary import View, summarize
+from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, paragraph
+from compare.report.summary import View
 from compare.report.tables import Table
 from compare.sandbox.words import printable
 from compare.spec import CaseComparison, Comparison
 from compare.timing import figures
 
-PROSE_WIDTH = 100
-UNLIMITED = 100_000
-"""The width of a pipe, unless COLUMNS says another."""
+__all__ = ["PROSE_WIDTH", "details", "laid_out", "layout", "paragraph", "put", "render", "show", "writable"]
 
-_GAP = 2
-tabulate.MIN_PADDING = 0  # else every header is set two wider than it is, and tables fit narrow screens less
 _VERSIONS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda (torch)")
 _THEME = Theme(
     {
@@ -97,8 +91,7 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     Tables of what ``--tune``, ``--matched`` and ``--sustained`` have added are on it unasked.
     """
     view = view or View()
-    found = summarize(comparison, view)
-    blocks = [screen.render(found, width)]
+    blocks = [screen.render(comparison, width, view)]
     if view.details:
         blocks += details(comparison, width)
     else:
@@ -108,7 +101,7 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
         blocks += [paragraph(note, min(width, PROSE_WIDTH)) for note in told]
     if view.explain:
         noise = tables.told_apart(comparison)
-        blocks.append(screen.legend(found, min(width, PROSE_WIDTH), noise))
+        blocks.append(screen.legend(comparison, min(width, PROSE_WIDTH), noise))
     return "\n\n".join(blocks)
 
 
@@ -154,20 +147,6 @@ def details(comparison: Comparison, width: int) -> list[str]:
     return blocks
 
 
-def layout(table: Table, width: int) -> list[str]:
-    """The table as text, in as many tables stacked as it takes to fit: each repeats the first column."""
-    sizes = [_column_width(table, index) for index in range(len(table.headers))]
-    parts: list[list[int]] = []
-    room = 0
-    for index in range(1, len(sizes)):
-        if not parts or room < sizes[index] + _GAP:
-            parts.append([0])
-            room = width - sizes[0]
-        parts[-1].append(index)
-        room -= sizes[index] + _GAP
-    return [_plain(table, part) for part in parts or [[0]]]
-
-
 # --------------------------------------------------------------------------- parts of the screen
 
 
@@ -188,38 +167,3 @@ def _conditions(comparison: Comparison, width: int) -> list[str]:
     versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]
     lines.append(", ".join([*versions, f"seed {comparison.seed}", comparison.created]))
     return [paragraph(line, width, hanging="  ") for line in lines if line]
-
-
-def laid_out(table: Table, width: int) -> str:
-    """A table under its title."""
-    title = paragraph(table.title, min(width, PROSE_WIDTH))
-    return title + "\n" + "\n\n".join(layout(table, width))
-
-
-def _plain(table: Table, columns: Sequence[int]) -> str:
-    text = {0, *(i for i, header in enumerate(table.headers) if header in table.text_columns)}
-    lines = tabulate.tabulate(
-        [[row[i] for i in columns] for row in table.rows],
-        headers=[table.headers[i] for i in columns],
-        tablefmt="simple",
-        disable_numparse=True,
-        colalign=["left" if i in text else "right" for i in columns] if table.rows else None,
-    )
-    return re.sub(r"(?m) +$", "", lines)
-
-
-def _column_width(table: Table, index: int) -> int:
-    cells = [*table.headers[index].split("\n"), *(row[index] for row in table.rows)]
-    return max(map(len, cells))
-
-
-def paragraph(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
-    """``text`` in lines no longer than ``width``, those after the first set in by ``hanging``."""
-    return textwrap.fill(
-        text,
-        max(width, 20),
-        initial_indent=indent,
-        subsequent_indent=indent + "  " if hanging is None and indent else hanging or "",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compare.report import tables
-from compare.report.tables import CORRECT, NOTHING, Table, lead, spread
+from compare.report.tables import NOTHING, Table, lead, spread
 from compare.spec import CaseComparison, Row
 from compare.timing import figures
 from compare.tuning import sweep
@@ -64,7 +64,7 @@ def _which(row: Row, rows: list[Row]) -> list[str]:
     """``default``, ``fastest`` or ``level`` with it; or that it does not count."""
     said = [] if figures.is_trial(row) else ["default"]
     if row.status != "ok":
-        return [*said, CORRECT[row.status]]
+        return [*said, tables.correct(row.status)]
     best = figures.fastest(rows)
     if best is None or not figures.timed_trials(rows) or not (row.timing and row.timing.cold_us):
         return said

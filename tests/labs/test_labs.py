@@ -17,6 +17,7 @@ from compare.labs.marking import NOT_WRITTEN, correctness, speeds, total
 from compare.labs.work import ANSWERS, read_folder, start
 from compare.spec import UsageError
 from conftest import HAS_GPU
+from loops import for_each
 
 LABS = labs.every()
 EVERY_RUN = ("01", "04")
@@ -119,38 +120,29 @@ def test_a_lab_is_found_by_number_or_name() -> None:
         labs.find("programs")
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
+LIMIT = '[[task.limit]]\nfigure = "{}"\n{} = 9\npoints = 1\n[[prediction]]'
+
+
+@for_each(
+    "old, new, says",
     [
-        (("hours = 2", 'hours = "two"'), "lab.toml.hours: got str"),
-        (('op = "vector_add"', 'op = "vector_ad"'), "did you mean vector_add"),
-        (('"N=4096,fp32"', '"M=4096,fp32"'), "'M' is no dimension"),
-        (("points = 2", "pints = 2"), "unknown pints"),
-        (('label = "triton.mine"', 'label = "torch.mine"'), "has a speed, which is not verified for PyTorch"),
-        (("[tiers]", "[tiers"), "is not TOML"),
-        (
-            (
-                "[[prediction]]",
-                '[[task.limit]]\nfigure = "registers"\nat_most = 9\npoints = 1\n[[prediction]]',
-            ),
-            "'CUDA' limits resources, and has 9 cases",
-        ),
-        (('measure = "binding"', 'measure = "smell"'), "got 'smell', expected one of"),
-        (
-            (
-                "[[prediction]]",
-                '[[task.limit]]\nfigure = "lines"\nat_least = 9\npoints = 1\n[[prediction]]',
-            ),
-            "'CUDA': a limit of lines takes at_most, got at_least",
-        ),
+        ("hours = 2", 'hours = "two"', "lab.toml.hours: got str"),
+        ('op = "vector_add"', 'op = "vector_ad"', "did you mean vector_add"),
+        ('"N=4096,fp32"', '"M=4096,fp32"', "'M' is no dimension"),
+        ("points = 2", "pints = 2", "unknown pints"),
+        ('label = "triton.mine"', 'label = "torch.mine"', "has a speed, which is not verified for PyTorch"),
+        ("[tiers]", "[tiers", "is not TOML"),
+        ("[[prediction]]", LIMIT.format("registers", "at_most"), "'CUDA' limits resources, and has 9 cases"),
+        ('measure = "binding"', 'measure = "smell"', "got 'smell', expected one of"),
+        ("[[prediction]]", LIMIT.format("lines", "at_least"), "a limit of lines takes at_most, got at_least"),
     ],
 )
-def test_a_mistake_in_a_description_is_named(changed: tuple[str, str], says: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_description_is_named(old: str, new: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "01_mine" / "lab.toml"
-    path.parent.mkdir()
+    path.parent.mkdir(exist_ok=True)
     text = LABS[0].path.read_text()
-    assert changed[0] in text
-    path.write_text(text.replace(*changed))
+    assert old in text
+    path.write_text(text.replace(old, new))
     with pytest.raises(UsageError, match=re.escape(says)):
         labs.read(path)
 

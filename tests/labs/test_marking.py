@@ -17,6 +17,7 @@ from compare.labs.marking import Marks, Part, best, correctness, speeds
 from compare.labs.running import Run
 from compare.labs.work import read_folder
 from compare.spec import Finding, Mismatch, Row
+from loops import for_each
 
 SMALL, ODD, BIG = "M=4,N=8,fp32", "M=4,N=9,fp32", made_up.CASE
 LAB = """
@@ -181,61 +182,25 @@ def test_a_label_that_is_not_registered(submission: Path, monkeypatch: pytest.Mo
     assert "registers no implementation" in part.detail
 
 
-@pytest.mark.parametrize(
-    ("limit", "name", "kernel", "result", "says"),
+ONE_OF, LATER = 'one_of = ["HMMA", "HGMMA"]', 'one_of = ["HGMMA"], requires = "sm_100"'
+NAMES, BITS = "multiplies by HMMA or HGMMA", "loads of at least 128 bits"
+HGMMA, FFMA = {"instruction": "HGMMA.64x128x16"}, {"instruction": "FFMA"}
+
+
+@for_each(
+    "figure, limit, name, kernel, result, says",
     [
-        (
-            'figure = "registers", at_most = 32',
-            "at most 32 registers",
-            {},
-            "wrong",
-            "got 40, expected at most 32",
-        ),
-        (
-            'figure = "load_bits", at_least = 128',
-            "loads of at least 128 bits",
-            {"load_bits": 128},
-            "passed",
-            "128",
-        ),
-        (
-            'figure = "load_bits", at_least = 128',
-            "loads of at least 128 bits",
-            {"load_bits": 32},
-            "wrong",
-            "got 32, expected at least 128",
-        ),
-        (
-            'figure = "instruction", one_of = ["HMMA", "HGMMA"]',
-            "multiplies by HMMA or HGMMA",
-            {"instruction": "HGMMA.64x128x16"},
-            "passed",
-            "HGMMA.64x128x16",
-        ),
-        (
-            'figure = "instruction", one_of = ["HMMA", "HGMMA"]',
-            "multiplies by HMMA or HGMMA",
-            {"instruction": "FFMA"},
-            "wrong",
-            "got FFMA, expected HMMA or HGMMA",
-        ),
-        (
-            'figure = "load_bits", at_least = 128',
-            "loads of at least 128 bits",
-            {},
-            "left out",
-            "could not be read",
-        ),
-        (
-            'figure = "instruction", one_of = ["HGMMA"], requires = "sm_100"',
-            "multiplies by HGMMA",
-            {"instruction": "FFMA"},
-            "left out",
-            "needs sm_100, this is sm_90",
-        ),
+        ("registers", "at_most = 32", "at most 32 registers", {}, "wrong", "got 40, expected at most 32"),
+        ("load_bits", "at_least = 128", BITS, {"load_bits": 128}, "passed", "128"),
+        ("load_bits", "at_least = 128", BITS, {"load_bits": 32}, "wrong", "got 32"),
+        ("load_bits", "at_least = 128", BITS, {}, "left out", "could not be read"),
+        ("instruction", ONE_OF, NAMES, HGMMA, "passed", "HGMMA.64x128x16"),
+        ("instruction", ONE_OF, NAMES, FFMA, "wrong", "got FFMA, expected HMMA or HGMMA"),
+        ("instruction", LATER, "multiplies by HGMMA", FFMA, "left out", "needs sm_100, this is sm_90"),
     ],
 )
 def test_a_limit(
+    figure: str,
     limit: str,
     name: str,
     kernel: dict[str, object],
@@ -245,7 +210,7 @@ def test_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rubric = submission.parent / "01_made_up" / "lab.toml"
-    rubric.write_text(LAB.replace('figure = "registers", at_most = 40', limit))
+    rubric.write_text(LAB.replace('figure = "registers", at_most = 40', f'figure = "{figure}", {limit}'))
     mine = replace(MINE, resources=(made_up.kernel("triton.mine", **kernel),))
     part = graded(submission, monkeypatch, rows(BASELINE, mine))[f"T: {name}"]
     assert (part.result, part.points) == (result, float(result == "passed"))
@@ -261,9 +226,7 @@ def test_a_kernel_that_takes_too_long_to_compile_meets_no_limit(
     assert (part.result, part.of, part.detail) == ("timeout", 1, late)
 
 
-@pytest.mark.parametrize(
-    ("us", "result", "points"), [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)]
-)
+@for_each("us, result, points", [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)])
 def test_speed_is_relative_to_the_reference(
     us: float, result: str, points: float, submission: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

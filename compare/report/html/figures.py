@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compare.report import tables
-from compare.report.html.specs import Json
-from compare.spec import CaseComparison, Comparison, Row, UsageError, is_yardstick, way_of
+from compare.report.lines import Line
+from compare.spec import CaseComparison, Comparison, UsageError
 from compare.timing import figures, statistics
+
+Json = dict[str, Any]
 
 REQUIREMENT = "vl-convert-python>=1.9"
 
@@ -57,42 +59,43 @@ _ROW_HEIGHT = 19
 # --------------------------------------------------------------------------- data
 
 
-def of_case(comparison: Comparison, case: CaseComparison) -> Json:
+def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     """What the figures show of a case.
+
+    Args:
+        case: the case.
+        every: its lines.
 
     Returns:
         ``rows`` that they share, fastest first, and by figure its own ``datasets``, ``params``, ``height``
         and ``caption``; None of a figure that the case has nothing for.
     """
-    timed = sorted((row for row in case.rows if figures.cold_us(row) < math.inf), key=figures.cold_us)
-    rows = [_row(comparison, case, row) for row in timed]
+    rows = [_row(line) for line in sorted(every, key=lambda line: figures.cold_us(line.row)) if line.us]
     return {
         "rows": rows,
         "strip": _strip_data(rows),
-        "roofline": _roofline_data(case, timed, rows),
+        "roofline": _roofline_data(case, rows),
         "effort": _effort_data(rows),
     }
 
 
-def _row(comparison: Comparison, case: CaseComparison, row: Row) -> Json:
-    cold = row.timing.cold_us if row.timing else None
+def _row(line: Line) -> Json:
+    cold = line.timing.cold_us
     assert cold is not None
-    route = row.label.partition(".")[0]
     few = len(cold.samples) < statistics.ENOUGH  # for an interval
     made: Json = {
-        "label": row.label,
-        "way": way_of(row.label),
-        "route": route,
+        "label": line.row.label,
+        "way": line.way,
+        "route": line.route,
         "us": cold.median,
         "low": cold.median if few else cold.low,
         "high": cold.median if few else cold.high,
         "shown": grouped(tables.number(cold.median, 4)),
         "samples": cold.samples or (cold.median,),
-        "share": figures.share(case, row),
+        "share": line.share,
     }
-    size = comparison.code_sizes.get(row.label)
-    if size and size.tokens and made["share"] is not None and row.status == "ok":
-        made |= {"tokens": size.tokens, "lines": size.lines, "front": False}
+    if line.tokens and line.share is not None and line.row.status == "ok":
+        made |= {"tokens": line.tokens, "lines": line.lines, "front": False}
     return made
 
 
@@ -135,10 +138,10 @@ _STEPS: Sequence[Sequence[float]] = (
 """Within a decade, coarse to fine."""
 
 
-def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Json]) -> Json | None:
-    ceilings = case.ceilings or next((row.ceilings for row in timed if row.ceilings), None)
+def _roofline_data(case: CaseComparison, rows: Sequence[Json]) -> Json | None:
+    ceilings = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
     cost = case.cost
-    if ceilings is None or not timed or not cost.flops or not cost.bytes:
+    if ceilings is None or not rows or not cost.flops or not cost.bytes:
         return None
     best: dict[str, str] = {}
     for row in rows:  # fastest first
@@ -154,30 +157,10 @@ def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Js
     ridges = {name: peak / copy for name, peak in flat.items()}
     left = min([intensity, *ridges.values()]) / 8
     right = max([intensity, *ridges.values()]) * 8
-    roof = [
-        {"x": x, "y": min([x * copy, *flat.values()][:2])} for x in (left, *[*ridges.values()][:1], right)
-    ]
-    other = [
-        {"x": ridges[name], "y": peak, "right": right, "top": peak} for name, peak in [*flat.items()][1:]
-    ]
-    if other and ridges["fp16"] > ridges["this dtype"]:  # the slope goes on to the higher one
-        first, last = ridges["this dtype"], ridges["fp16"]
-        slanted = {"x": first, "y": first * copy, "right": last, "top": last * copy}
-        other.append(slanted)
-    named = [f"measured matmul, {name}: {tables.number(peak)} TFLOP/s" for name, peak in flat.items()]
-    slope = {"x": left, "y": left * copy, "name": f"copy: {copy * 1e3:,.0f} GB/s"}
     rates = [cost.flops / row["us"] / 1e6 for row in rows]
     low, high = min(*rates, left * copy) * 0.7, max([*flat.values(), *rates, intensity * copy]) * 2.5
     return {
-        "datasets": {
-            "roof": roof,
-            "other": other,
-            "ridges": [{"x": x, "y": flat[name]} for name, x in ridges.items()],
-            "slope": [slope],
-            "flat": [
-                {"x": right, "y": y, "name": name} for y, name in zip(flat.values(), named, strict=True)
-            ],
-        },
+        "datasets": _roofs(copy, flat, ridges, left, right),
         "params": {
             "intensity": intensity,
             "flops": cost.flops,
@@ -190,6 +173,37 @@ def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Js
             "ys": _ticks(low, high),
         },
         "caption": _binds(intensity, ridges),
+    }
+
+
+def _roofs(copy: float, flat: Json, ridges: dict[str, float], left: float, right: float) -> Json:
+    """The lines of the roofline and their names.
+
+    Args:
+        copy: TB/s.
+        flat: peaks by dtype, TFLOP/s.
+        ridges: of each peak, FLOP/B.
+        left: where the drawing begins, FLOP/B.
+        right: where it ends.
+    """
+    roof = [
+        {"x": x, "y": min([x * copy, *flat.values()][:2])} for x in (left, *[*ridges.values()][:1], right)
+    ]
+    other = [
+        {"x": ridges[name], "y": peak, "right": right, "top": peak} for name, peak in [*flat.items()][1:]
+    ]
+    if other and ridges["fp16"] > ridges["this dtype"]:  # the slope goes on to the higher one
+        first, last = ridges["this dtype"], ridges["fp16"]
+        other.append({"x": first, "y": first * copy, "right": last, "top": last * copy})
+    return {
+        "roof": roof,
+        "other": other,
+        "ridges": [{"x": x, "y": flat[name]} for name, x in ridges.items()],
+        "slope": [{"x": left, "y": left * copy, "name": f"copy: {copy * 1e3:,.0f} GB/s"}],
+        "flat": [
+            {"x": right, "y": peak, "name": f"measured matmul, {name}: {tables.number(peak)} TFLOP/s"}
+            for name, peak in flat.items()
+        ],
     }
 
 
@@ -211,7 +225,7 @@ def _effort_data(rows: Sequence[Json]) -> Json | None:
     front: list[Json] = []
     for row in sorted(sized, key=lambda row: (row["tokens"], -row["share"])):
         # A yardstick is measured beside the three ways, and is none of them.
-        if not is_yardstick(row["label"]) and (not front or row["share"] > front[-1]["share"]):
+        if row["way"] != "library" and (not front or row["share"] > front[-1]["share"]):
             row["front"] = True
             front.append({"tokens": row["tokens"], "share": row["share"]})
     if not front:

@@ -1,4 +1,3 @@
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const files = [...document.querySelectorAll("template.file")];
@@ -49,7 +48,7 @@
     if (figure.view) figure.view.finalize();
     figure.view = null;
     if (!given) return;
-    const spec = structuredClone(data.specs[figure.dataset.figure]);
+    const spec = structuredClone(SPECS[figure.dataset.figure]);
     spec.datasets = structuredClone({ ...given.datasets, rows });
     spec.params = Object.entries(given.params || {}).map(([name, value]) => ({ name, value }));
     if (given.height) spec.height = given.height;
@@ -178,7 +177,7 @@
     };
     for (const figure of all(op, "figure")) { // so that nothing moves while the figures are drawn one by one
       const { height } = (given.cases[picker.value] || {})[figure.dataset.figure] || {};
-      figure.querySelector(".plot").style.minHeight = `${(height || data.specs[figure.dataset.figure].height) + 50}px`;
+      figure.querySelector(".plot").style.minHeight = `${(height || SPECS[figure.dataset.figure].height) + 50}px`;
     }
     picker.disabled = bodies.length < 2;
     picker.addEventListener("change", show);

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from compare.records import archive
-from compare.report import tables
+from compare.report import lines, tables
 from compare.report.html import figures as plots
 from compare.report.html import sources
+from compare.report.html.figures import Json
 from compare.report.html.sources import Code
-from compare.report.html.specs import SPECS
+from compare.report.lines import WORDS, Line, grouped
 from compare.report.sentences import sentences
 from compare.report.tables import NOTHING, number, percent, spread
 from compare.spec import WAYS, WRONG, CaseComparison, Comparison, KernelResources, Row, is_yardstick, way_of
@@ -29,13 +27,6 @@ from compare.timing import figures
 from compare.tuning.matching import registered_as
 
 _HERE = Path(__file__).parent
-_STATUS = {
-    "ok": "correct",
-    "disagrees": "wrong",
-    "impossible": "impossible",
-    "failed": "failed",
-    "unavailable": "not run",
-}
 _BAD = (*WRONG, "failed")
 _COMPILED = ("triton", "cuda")
 """Ways whose kernels the pipeline compiles with or without a GPU; of PyTorch's, torch.compile's."""
@@ -58,13 +49,15 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
     """
     store = _Store()
     ops = [_Op(comparison, store) for comparison in _by_op(comparisons)]
-    data = {
-        "specs": SPECS,
-        "ops": {op.anchor: {"cases": op.figures, "sweeps": op.sweeps, "sources": op.code} for op in ops},
-    }
-    scripts = [_in_script(plots.library()), _in_script((_HERE / "page.js").read_text(encoding="utf-8"))]
+    data = {"ops": {op.anchor: {"cases": op.figures, "sweeps": op.sweeps, "sources": op.code} for op in ops}}
+    own = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("specs.js", "page.js"))
+    scripts = [_in_script(plots.library()), _in_script(own)]
     environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     return environment.get_template("page.html.j2").render(
         ops=ops,
@@ -141,7 +134,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A row of the summary table."""
 
     label: str
@@ -151,33 +144,6 @@ class Line:
     kind: str
     """``bad``, ``best`` or empty."""
     cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case: its table, and its place in the data of the figures."""
-
-    name: str
-    caption: str
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True)
-class Detail:
-    """One implementation: everything known of it on the main case."""
-
-    line: Line
-    level: str
-    reasons: tuple[str, ...]
-    takes: str
-    """``32 regs, 64 B smem, 100% occupancy, limited by threads``; or another case's name."""
-    facts: tuple[tuple[str, str], ...]
-    kernels: tuple[tuple[str, ...], ...]
-    commands: tuple[str, ...]
-    """Measure it again and, where its kernels can be compiled here, write its pipeline page."""
-    pipeline: str
-    """The file that the second command writes."""
-    has_source: bool
 
 
 class _Op:
@@ -190,24 +156,37 @@ class _Op:
         self.main = figures.main_case(comparison)
         self._verdicts = {verdict.label: verdict for verdict in figures.verdicts(comparison)}
         self._impls = sources.implementations(comparison.op)
-        ordered = sorted(comparison.cases, key=lambda case: case is not self.main)
-        self.cases = [self._case(case) for case in ordered]
-        self.figures = {case.case: plots.of_case(comparison, case) for case in ordered}
+        self.cases: list[Json] = []
+        self.figures: Json = {}
+        self.details: list[Json] = []
+        self.code: Json = {}
+        seen: dict[str, Code | None] = {}
+        for case in sorted(comparison.cases, key=lambda case: case is not self.main):
+            narrowed, arch = lines.of_one_arch(comparison, case)
+            every = lines.every(narrowed, comparison.code_sizes)
+            best = figures.fastest(row for row in narrowed.rows if not is_yardstick(row.label))
+            shown = [self._row(line, line.row is best) for line in every]
+            self.cases.append(
+                {
+                    "name": case.case,
+                    "caption": _caption(case, arch if any(line.kernels for line in every) else ""),
+                    "lines": shown,
+                }
+            )
+            self.figures[case.case] = plots.of_case(narrowed, every)
+            for row, line, table_row in zip(case.rows, every, shown, strict=True):
+                if row.label in seen:
+                    continue
+                impl = self._impls.get(row.label) or self._impls.get(registered_as(row.label))
+                code = seen[row.label] = sources.code(impl, row) if impl else None
+                if code:
+                    files = [store.number(path) for path in code.files]
+                    self.code[row.label] = {"files": files, "lines": code.start}
+                self.details.append(self._detail(case, row, line, table_row, code))
         self.sweeps = plots.sweeps(comparison)
-        rows: dict[str, tuple[CaseComparison, Row]] = {}
-        for case in ordered:
-            for row in case.rows:
-                rows.setdefault(row.label, (case, row))
-        codes = {
-            label: sources.code(impl, row)
-            for label, (_, row) in rows.items()
-            if (impl := self._impls.get(label) or self._impls.get(registered_as(label)))
-        }
-        self.code = {label: _numbered(code, store) for label, code in codes.items() if code}
-        self.details = [self._detail(case, row, codes.get(row.label)) for case, row in rows.values()]
         self.findings = sentences(comparison)
-        self.failures = list(self._reasons(lambda row: row.status in _BAD))
-        self.not_run = list(self._reasons(lambda row: row.status == "unavailable"))
+        self.failures = _reasons(comparison, _BAD)
+        self.not_run = _reasons(comparison, ("unavailable",))
         self.environment = list(_environment(comparison))
 
     @property
@@ -217,7 +196,8 @@ class _Op:
     @property
     def where(self) -> str:
         machine = self.comparison.environment
-        recorded = "".join(f"; times recorded on {said}" for said in _recorded(self.main))
+        rows = self.main.rows if self.main else ()
+        recorded = "".join(f"; times recorded on {said}" for said in lines.recorded_on(rows))
         return machine.device if machine.device_type == "cuda" else f"CPU: {machine.device}{recorded}"
 
     @property
@@ -228,123 +208,58 @@ class _Op:
         return f"{correct} of {len(found)} correct" if found else "nothing checked"
 
     @property
-    def best(self) -> dict[str, Line | None]:
+    def best(self) -> dict[str, TableRow | None]:
         """The fastest correct row of each way on the main case."""
-        lines = {line.label: line for line in self.cases[0].lines} if self.cases else {}
-        found = {}
-        for way in WAYS:
-            row = figures.fastest(
-                row for row in (self.main.rows if self.main else ()) if way_of(row.label) == way
-            )
-            found[way] = lines.get(row.label) if row else None
-        return found
-
-    def _reasons(self, wanted: Callable[[Row], bool]) -> Iterator[tuple[str, str, str]]:
-        """``(labels, cases, reason)``: equal reasons once."""
-        groups: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-        for case in self.comparison.cases:
-            for row in filter(wanted, case.rows):
-                reason = row.reason or (row.agreement.reason if row.agreement else "") or "no reason is known"
-                labels, cases = groups.setdefault(f"{_STATUS[row.status]}: {reason}", ({}, {}))
-                labels[row.label] = cases[case.case] = None
-        for reason, (labels, cases) in groups.items():
-            shown = list(cases)
-            yield ", ".join(labels), "; ".join(shown) if len(shown) < 4 else f"{len(shown)} cases", reason
+        shown = {line.label: line for line in self.cases[0]["lines"]} if self.cases else {}
+        rows = self.main.rows if self.main else ()
+        best = {way: figures.fastest(row for row in rows if way_of(row.label) == way) for way in WAYS}
+        return {way: shown.get(row.label) if row else None for way, row in best.items()}
 
     # ------------------------------------------------------------------- the table
 
-    def _case(self, case: CaseComparison) -> Case:
-        moved = f"{number(case.cost.bytes / 1e6)} MB moved"
-        if case.cost.flops:
-            moved += f", {number(case.cost.flops / 1e9)} GFLOP"
-        ceilings = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
-        parts = [moved]
-        if ceilings:
-            parts.append(f"Ceilings: copy {ceilings.copy_gbs:,.0f} GB/s, read {ceilings.read_gbs:,.0f} GB/s")
-            if ceilings.product_tflops:
-                parts[-1] += f", matmul {number(ceilings.product_tflops)} TFLOP/s"
-            parts.append(f"Share of ceiling: of {figures.share_of(case)}")
-        parts.append("Status: share of the tolerance used; elsewhere: checked on other cases only")
-        parts.append(f"Speedup: over {figures.baseline_of(case)}")
-        if recorded := _recorded(case):
-            parts.append(f"Recorded on {'; '.join(recorded)}")
-        best = figures.fastest(row for row in case.rows if not is_yardstick(row.label))
-        arch = self._arch(case)
-        if arch:
-            parts.append(f"Registers, shared memory, occupancy: {arch}")
-        return Case(
-            case.case,
-            f"{'. '.join(parts)}.",
-            tuple(self._line(case, row, arch, row is best) for row in case.rows),
-        )
-
-    def _line(self, case: CaseComparison, row: Row, arch: str, best: bool = False) -> Line:
-        timing = row.timing
-        share = figures.share(case, row)
-        size = self.comparison.code_sizes.get(row.label)
-        kernels = [by_arch[arch] for _, _, by_arch in figures.kernels([row]) if arch in by_arch]
-        registers = max((kernel.registers for kernel in kernels), default=None)
-        shared = max((_shared(kernel) for kernel in kernels), default=None)
-        occupancy = min((k.occupancy for k in kernels if k.occupancy is not None), default=None)
-        launch = timing.launch_us.median if timing and timing.launch_us else None
-        first = timing.first_call_ms if timing else None
-        cold = timing.cold_us if timing else None
-        return Line(
+    def _row(self, line: Line, best: bool) -> TableRow:
+        row, cold, first = line.row, line.timing.cold_us, line.timing.first_call_ms
+        time, _, margin = spread(cold).partition(" ")
+        return TableRow(
             row.label,
             f"{self.anchor}--{_anchor(row.label)}",
-            way_of(row.label) if not is_yardstick(row.label) else "library",
-            row.label.partition(".")[0],
+            line.way,
+            line.route,
             "bad" if row.status in _BAD else "best" if best else "",
             (
-                self._status(row),
-                _with_note(spread(cold), cold.median if cold else None),
-                _speedup(case, row),
-                Cell(_share(share), share, share=None if share is None else min(share, 1.0)),
-                Cell(plots.grouped(number(launch)), launch),
+                self._status(line),
+                Cell(plots.grouped(time), line.us, margin),
+                _speedup(line),
+                Cell(_share(line.share), line.share, share=line.share and min(line.share, 1.0)),
+                Cell(plots.grouped(number(line.launch_us)), line.launch_us),
                 Cell(plots.grouped(number(first)), first),
-                Cell(_whole(registers), registers),
-                Cell(_whole(shared), shared),
-                Cell(percent(occupancy), occupancy),
-                Cell(_whole(size.lines if size else None), size.lines if size else None),
-                Cell(_whole(size.tokens if size else None), size.tokens if size else None),
+                Cell(_whole(line.registers), line.registers),
+                Cell(_whole(line.shared_bytes), line.shared_bytes),
+                Cell(percent(line.occupancy), line.occupancy),
+                Cell(_whole(line.lines), line.lines),
+                Cell(_whole(line.tokens), line.tokens),
                 Cell(row.level, row.level),
             ),
         )
 
-    def _status(self, row: Row) -> Cell:
-        word = _STATUS[row.status]
+    def _status(self, line: Line) -> Cell:
+        row = line.row
+        word, note = WORDS[row.status], ""
         if row.status == "ok" and row.agreement is None:  # checked on other cases, as without a GPU
             seen = self._verdicts.get(row.label)
-            word = _STATUS[seen.status] if seen and seen.cases else "not checked"
-            return Cell(word, word, "elsewhere" if seen and seen.cases else "")
-        if row.status != "ok" or row.agreement is None or row.agreement.limit <= 0:
-            return Cell(word, word)
-        return Cell(word, word, percent(row.agreement.error / row.agreement.limit))
-
-    def _arch(self, case: CaseComparison) -> str:
-        """The architecture whose kernels stand beside the times: the one that these are of; empty: none."""
-        archs = tables.archs_of(figures.kernels(case.rows))
-        environment = self.comparison.environment
-        timed_on = environment.arch if environment.device_type == "cuda" else None
-        replayed = next((row.replayed.partition(",")[0] for row in case.rows if row.replayed), "")
-        if timed_on is None and replayed:
-            timed_on = self._recorded_archs.get(replayed)
-        elif timed_on is None:
-            timed_on = archs[-1] if archs else None
-        timed_on = (timed_on or "").rstrip("af")
-        return timed_on if timed_on in archs else ""
-
-    @functools.cached_property
-    def _recorded_archs(self) -> dict[str, str | None]:
-        """By device, that of its records."""
-        runs = [run.environment for run in archive.runs_of(self.comparison.op)]
-        return {machine.device: machine.arch for machine in runs}
+            known = seen is not None and seen.cases > 0
+            word, note = (WORDS[seen.status], "elsewhere") if seen and known else ("not checked", "")
+        elif row.status == "ok" and line.used is not None:
+            note = percent(line.used)
+        return Cell(word, word, note)
 
     # ------------------------------------------------------------------- one implementation
 
-    def _detail(self, case: CaseComparison, row: Row, code: Code | None) -> Detail:
-        notes = (row.timing.unverified, *row.timing.notes) if row.timing else ()
-        reasons = [row.reason, row.unmatched, *notes]
+    def _detail(
+        self, case: CaseComparison, row: Row, line: Line, table_row: TableRow, code: Code | None
+    ) -> Json:
+        """Everything known of an implementation on the main case, or on the first that has it."""
+        reasons = [row.reason, row.unmatched, line.timing.unverified, *line.timing.notes]
         if code and code.changed:
             reasons.append(
                 "The source has changed since this was measured: the figures are of the older source."
@@ -354,77 +269,18 @@ class _Op:
         pipeline = ""
         if way_of(row.label) in _COMPILED or row.label == "torch.compile":
             pipeline = f"{self.anchor}.{_anchor(registered_as(row.label))}.html"
-        return Detail(
-            self._line(case, row, self._arch(case)),
-            row.level,
-            tuple(filter(None, reasons)),
-            _takes(row, self._arch(case)) if case is self.main else case.case,
-            tuple(self._facts(case, row)),
-            tuple(_kernel(name, kernel) for _, name, by in figures.kernels([row]) for kernel in by.values()),
-            tuple(self._commands(case, row, code, pipeline)),
-            pipeline,
-            code is not None,
-        )
-
-    def _facts(self, case: CaseComparison, row: Row) -> Iterator[tuple[str, str]]:
-        yield "case", case.case
-        if row.agreement:
-            agreement = row.agreement
-            yield (
-                "error",
-                f"max abs {tables.error(agreement.max_abs)}, max rel {tables.error(agreement.max_rel)}; "
-                f"{agreement.seeds} seed{'s' if agreement.seeds != 1 else ''}",
-            )
-            failed = [finding for finding in agreement.findings if not finding.passed]
-            yield "checks", f"{len(agreement.findings) - len(failed)} of {len(agreement.findings)} passed"
-            for finding in failed:
-                yield finding.name, finding.detail
-        if row.timing:
-            timing = row.timing
-            named = {
-                "GPU time, cold": timing.cold_us,
-                "GPU time, warm": timing.warm_us,
-                "CUDA graph replay": timing.graph_us,
-                "launch overhead (host)": timing.launch_us,
-                "burst": timing.burst_us,
-                "sustained": timing.sustained_us,
-            }
-            for name, value in named.items():
-                if value:
-                    yield name, f"{spread(value)} us, {len(value.samples)} samples"
-            if timing.first_call_ms is not None:
-                yield "first call", f"{number(timing.first_call_ms)} ms"
-            yield from self._rates(case, row)
-        if row.replayed:
-            yield "recorded", row.replayed
-        size = self.comparison.code_sizes.get(row.label)
-        if size:
-            names = ("kernel", "launch", "helpers", "shared", "binding", "module")
-            roles = ((name, getattr(size, name)) for name in names)
-            said = [f"{name} {part.lines} / {part.tokens}" for name, part in roles if part.tokens]
-            yield "code size, lines / tokens", ", ".join(said) or NOTHING
-            if size.fallbacks:
-                yield "kernels of other cases, not counted", ", ".join(size.fallbacks)
-            if size.concepts:
-                yield "concepts", ", ".join(size.concepts)
-        yield "accumulator", row.accumulator
-        if row.configuration:
-            yield "configuration", row.configuration
-        for tuning in row.tunings:
-            yield (
-                "tuned",
-                f"{tuning.found}: {tuning.tried} of {len(tuning.space)} tried in {tuning.search_s:.3g} s",
-            )
-
-    def _rates(self, case: CaseComparison, row: Row) -> Iterator[tuple[str, str]]:
-        gbs, tflops = figures.gbs(case, row), figures.tflops(case, row)
-        if gbs is not None:
-            share = figures.share_of_copy(case, row)
-            yield "compulsory traffic", f"{number(gbs, 4)} GB/s, {percent(share)} of copy bandwidth"
-        if tflops:
-            share = figures.share_of_product(case, row)
-            of = f", {percent(share)} of peak (measured)" if share is not None else ""
-            yield "arithmetic", f"{number(tflops)} TFLOP/s{of}"
+        kernels = figures.kernels([row])
+        return {
+            "line": table_row,
+            "level": row.level,
+            "reasons": list(filter(None, reasons)),
+            "takes": _takes(line) if case is self.main else case.case,
+            "facts": [("case", case.case), *_measured(line), *_described(line)],
+            "kernels": [_kernel(name, kernel) for _, name, by in kernels for kernel in by.values()],
+            "commands": list(self._commands(case, row, code, pipeline)),
+            "pipeline": pipeline,
+            "has_source": code is not None,
+        }
 
     def _commands(self, case: CaseComparison, row: Row, code: Code | None, pipeline: str) -> Iterator[str]:
         """How to measure the row again, and how to write its pipeline page."""
@@ -445,11 +301,98 @@ class _Op:
             yield shlex.join([*command, "--html", pipeline])
 
 
-def _recorded(case: CaseComparison | None) -> list[str]:
-    """Devices and dates of a case's recorded times."""
-    rows = case.rows if case else ()
-    said = (row.replayed.removesuffix(f", {archive.CHANGED}") for row in rows if row.replayed)
-    return list(dict.fromkeys(said))
+def _reasons(comparison: Comparison, statuses: Sequence[str]) -> list[tuple[str, str, str]]:
+    """``(labels, cases, reason)`` of the rows of a status: equal reasons once."""
+    said = []
+    for case in comparison.cases:
+        for row in (row for row in case.rows if row.status in statuses):
+            reason = row.reason or (row.agreement.reason if row.agreement else "") or "no reason is known"
+            said.append((f"{WORDS[row.status]}: {reason}", row.label, case.case))
+    cases = grouped((reason, case) for reason, _, case in said)
+    return [
+        (
+            ", ".join(labels),
+            "; ".join(cases[reason]) if len(cases[reason]) < 4 else f"{len(cases[reason])} cases",
+            reason,
+        )
+        for reason, labels in grouped((reason, label) for reason, label, _ in said).items()
+    ]
+
+
+def _caption(case: CaseComparison, arch: str) -> str:
+    moved = f"{number(case.cost.bytes / 1e6)} MB moved"
+    if case.cost.flops:
+        moved += f", {number(case.cost.flops / 1e9)} GFLOP"
+    parts = [moved]
+    if ceilings := case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None):
+        parts.append(f"Ceilings: copy {ceilings.copy_gbs:,.0f} GB/s, read {ceilings.read_gbs:,.0f} GB/s")
+        if ceilings.product_tflops:
+            parts[-1] += f", matmul {number(ceilings.product_tflops)} TFLOP/s"
+        parts.append(f"Share of ceiling: of {figures.share_of(case)}")
+    parts.append("Status: share of the tolerance used; elsewhere: checked on other cases only")
+    parts.append(f"Speedup: over {figures.baseline_of(case)}")
+    if recorded := lines.recorded_on(case.rows):
+        parts.append(f"Recorded on {'; '.join(recorded)}")
+    if arch:
+        parts.append(f"Registers, shared memory, occupancy: {arch}")
+    return f"{'. '.join(parts)}."
+
+
+Facts = Iterator[tuple[str, str]]
+
+
+def _measured(line: Line) -> Facts:
+    """Errors, checks and times of a row."""
+    if agreement := line.row.agreement:
+        seeds = f"{agreement.seeds} seed{'s' if agreement.seeds != 1 else ''}"
+        errors = f"max abs {tables.error(agreement.max_abs)}, max rel {tables.error(agreement.max_rel)}"
+        yield "error", f"{errors}; {seeds}"
+        failed = [finding for finding in agreement.findings if not finding.passed]
+        yield "checks", f"{len(agreement.findings) - len(failed)} of {len(agreement.findings)} passed"
+        yield from ((finding.name, finding.detail) for finding in failed)
+    timing = line.timing
+    named = {
+        "GPU time, cold": timing.cold_us,
+        "GPU time, warm": timing.warm_us,
+        "CUDA graph replay": timing.graph_us,
+        "launch overhead (host)": timing.launch_us,
+        "burst": timing.burst_us,
+        "sustained": timing.sustained_us,
+    }
+    for name, value in named.items():
+        if value:
+            yield name, f"{spread(value)} us, {len(value.samples)} samples"
+    if timing.first_call_ms is not None:
+        yield "first call", f"{number(timing.first_call_ms)} ms"
+    if line.gbs is not None:
+        share = percent(line.share_of_copy)
+        yield "compulsory traffic", f"{number(line.gbs, 4)} GB/s, {share} of copy bandwidth"
+    if line.tflops:
+        share = f", {percent(line.share_of_product)} of peak (measured)"
+        yield "arithmetic", f"{number(line.tflops)} TFLOP/s{share * (line.share_of_product is not None)}"
+
+
+def _described(line: Line) -> Facts:
+    """Where a row is from, what its code is, and how it was configured."""
+    row, size = line.row, line.size
+    if row.replayed:
+        yield "recorded", row.replayed
+    if size:
+        names = ("kernel", "launch", "helpers", "shared", "binding", "module")
+        roles = ((name, getattr(size, name)) for name in names)
+        said = [f"{name} {part.lines} / {part.tokens}" for name, part in roles if part.tokens]
+        yield "code size, lines / tokens", ", ".join(said) or NOTHING
+        lists = {
+            "kernels of other cases, not counted": size.fallbacks,
+            "concepts": size.concepts,
+        }
+        yield from ((name, ", ".join(words)) for name, words in lists.items() if words)
+    yield "accumulator", row.accumulator
+    if row.configuration:
+        yield "configuration", row.configuration
+    for tuning in row.tunings:
+        of = f"{tuning.tried} of {len(tuning.space)} tried in {tuning.search_s:.3g} s"
+        yield "tuned", f"{tuning.found}: {of}"
 
 
 def _variant(label: str) -> str:
@@ -464,29 +407,20 @@ def _anchor(text: str) -> str:
     return re.sub(r"[^\w.-]", lambda found: f"~{ord(found[0]):x}~", text, flags=re.ASCII)
 
 
-def _with_note(text: str, value: float | None) -> Cell:
-    """``47.6 ±0.2`` as a figure and a note."""
-    figure, _, note = text.partition(" ")
-    return Cell(plots.grouped(figure), value, note)
-
-
-def _speedup(case: CaseComparison, row: Row) -> Cell:
-    baseline = figures.baseline_of(case)
-    reference = figures.row_of(case, baseline)
-    if reference is None or not (row.timing and row.timing.cold_us and reference.timing):
+def _speedup(line: Line) -> Cell:
+    if line.us is None:
         return Cell(NOTHING)
-    if row is reference:
+    if line.reference:
         return Cell("1.00x", 1.0, "baseline")
-    if row.accumulator != reference.accumulator:
+    if line.terms:
         return Cell(NOTHING, note="unequal terms")
-    found = figures.ratio(row, reference)
-    if found is None:
+    if line.speedup is None:
         return Cell(NOTHING)
-    note = "" if figures.differs(row, reference) or figures.few(row, reference) else "within noise"
-    shown = f"{found.median:.2f}" if found.median >= 0.1 else number(found.median, 2)
-    margin = max(found.high - found.median, found.median - found.low) / found.median
-    few = figures.few(row, reference)
-    return Cell(f"{shown}x", found.median, note or (f"(n={few})" if few else f"±{margin:.1%}"))
+    ratio = line.speedup.median
+    margin = max(line.speedup.high - ratio, ratio - line.speedup.low) / ratio
+    note = "within noise" if line.same else f"(n={line.few})" if line.few else f"±{margin:.1%}"
+    shown = f"{ratio:.2f}" if ratio >= 0.1 else number(ratio, 2)
+    return Cell(f"{shown}x", ratio, note)
 
 
 def _share(value: float | None) -> str:
@@ -496,10 +430,6 @@ def _share(value: float | None) -> str:
 
 def _whole(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
-
-
-def _shared(kernel: KernelResources) -> int:
-    return kernel.static_shared_bytes + kernel.dynamic_shared_bytes
 
 
 def _kernel(name: str, kernel: KernelResources) -> tuple[str, ...]:
@@ -520,15 +450,14 @@ def _kernel(name: str, kernel: KernelResources) -> tuple[str, ...]:
     )
 
 
-def _takes(row: Row, arch: str) -> str:
+def _takes(line: Line) -> str:
     """Of the kernel with the lowest occupancy, on the architecture that was timed."""
-    kernels = [by_arch[arch] for _, _, by_arch in figures.kernels([row]) if arch in by_arch]
-    if not kernels:
+    if not line.kernels:
         return ""
-    least = min(kernels, key=lambda kernel: (kernel.occupancy or 1.0, -kernel.registers))
+    least = min(line.kernels, key=lambda kernel: (kernel.occupancy or 1.0, -kernel.registers))
     limited = f", limited by {least.limiter}" if least.limiter else ""
-    occupancy = percent(least.occupancy)
-    return f"{least.registers} regs, {_shared(least):,} B smem, {occupancy} occupancy{limited}"
+    smem, occupancy = f"{lines.shared_bytes(least):,} B smem", f"{percent(least.occupancy)} occupancy"
+    return f"{least.registers} regs, {smem}, {occupancy}{limited}"
 
 
 def _extent(dims: tuple[int, int, int] | None) -> str:
@@ -537,10 +466,6 @@ def _extent(dims: tuple[int, int, int] | None) -> str:
     while len(dims) > 1 and dims[-1] == 1:
         dims = dims[:-1]  # type: ignore[assignment]
     return " x ".join(f"{size:,}" for size in dims)
-
-
-def _numbered(code: Code, store: _Store) -> dict[str, Any]:
-    return {"files": [store.number(path) for path in code.files], "lines": code.start}
 
 
 def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:

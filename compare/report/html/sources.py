@@ -22,7 +22,7 @@ from compare.records.archive import changed_since
 from compare.spec import Implementation, Row, UsageError
 from compare.timing import figures
 
-_NOT_SHOWN = (registry.ROOT / "compare", registry.ROOT / "ops", registry.ROOT / "cuda_impl" / "flags.py")
+_NOT_SHOWN = tuple(registry.ROOT / path for path in ("compare", "ops", "cuda_impl/flags.py"))
 """A row's hash covers these as well; they are the op's description and the compilers' flags."""
 _CLASSES = (
     (Comment, "c"),

@@ -1,0 +1,318 @@
+"use strict";
+// The figures of the report as Vega-Lite specifications; compare/report/html/figures.py has their data.
+const SPECS = (() => {
+  // By route, as Vega names them.
+  const SHAPES = {
+    torch: "circle",
+    triton: "triangle-up",
+    cupy: "square",
+    pybind: "diamond",
+    library: "cross",
+  };
+  const WAYS = ["torch", "triton", "cuda", "library"];
+  const CONFIG = {
+    background: null,
+    font: "system-ui, sans-serif",
+    padding: 4,
+    view: { stroke: null },
+    axis: {
+      labelColor: "var(--faint)",
+      titleColor: "var(--faint)",
+      gridColor: "var(--rule)",
+      domainColor: "var(--rule)",
+      tickColor: "var(--rule)",
+      labelFontSize: 11,
+      titleFontSize: 11,
+      titleFontWeight: "normal",
+      titlePadding: 8,
+      labelOverlap: true,
+      labelSeparation: 8,
+    },
+  };
+  const COLOR = {
+    field: "way",
+    type: "nominal",
+    scale: { domain: WAYS, range: WAYS.map((way) => `var(--${way})`) },
+    legend: null,
+  };
+  const SHAPE = {
+    field: "route",
+    type: "nominal",
+    scale: { domain: Object.keys(SHAPES), range: Object.values(SHAPES) },
+    legend: null,
+  };
+  const POINT = { type: "point", filled: true, size: 60, opacity: 1 };
+  const TOLD = [
+    { field: "label", title: "implementation" },
+    { field: "shown", title: "us, cold" },
+    { field: "share", title: "share of ceiling", format: ".0%" },
+  ];
+  const HEIGHT = 320;
+
+  const spec = (height, layers, more) => ({
+    width: "container",
+    height,
+    autosize: { type: "fit-x", contains: "padding" },
+    config: CONFIG,
+    data: { name: "rows" },
+    ...more,
+    layer: layers,
+  });
+  const number = (field, title, scale, axis) => ({
+    field,
+    type: "quantitative",
+    scale,
+    axis: { title, ...axis },
+  });
+  // A logarithmic scale between two parameters of the figure.
+  const log = (low, high, more) => ({
+    type: "log",
+    nice: false,
+    domain: [{ expr: low }, { expr: high }],
+    ...more,
+  });
+
+  // All cold samples of every row, with median and 95% interval.
+  function strip() {
+    const x = number(
+      "us",
+      "us, cold (logarithmic)",
+      log("least", "most", { range: [0, { expr: "max(40, width - 56)" }] }),
+      { format: ",.3~r", values: { expr: "ticks" } },
+    );
+    const y = {
+      field: "label",
+      type: "nominal",
+      sort: null,
+      axis: {
+        title: null,
+        domain: false,
+        ticks: false,
+        labelColor: "var(--ink)",
+        labelLimit: 130,
+      },
+    };
+    const interval = "format(datum.low, ',.4~r') + ' to ' + format(datum.high, ',.4~r')";
+    return spec(
+      HEIGHT,
+      [
+        {
+          transform: [{ flatten: ["samples"], as: ["sample"] }],
+          mark: { type: "tick", size: 12, thickness: 1, opacity: 0.3 },
+          encoding: { x: { field: "sample", type: "quantitative" } },
+        },
+        {
+          mark: { type: "rule", strokeWidth: 3 },
+          encoding: { x: { field: "low", type: "quantitative" }, x2: { field: "high" } },
+        },
+        {
+          transform: [
+            { calculate: interval, as: "interval" },
+            { calculate: "length(datum.samples)", as: "count" },
+          ],
+          mark: { ...POINT, size: 50, stroke: "var(--paper)", strokeWidth: 1 },
+          encoding: {
+            shape: SHAPE,
+            tooltip: [
+              ...TOLD,
+              { field: "interval", title: "95% interval" },
+              { field: "count", title: "samples" },
+            ],
+          },
+        },
+        {
+          mark: { type: "text", align: "right", fontSize: 11 },
+          encoding: {
+            x: { value: { expr: "width" } },
+            text: { field: "shown" },
+            color: { value: "var(--ink)" },
+          },
+        },
+      ],
+      { encoding: { x, y, color: COLOR } },
+    );
+  }
+
+  // Achieved arithmetic rate over operational intensity, below the ceilings measured in the run.
+  function roofline() {
+    const x = number(
+      "x",
+      "operational intensity, FLOP/B (logarithmic)",
+      log("left", "right"),
+      { values: { expr: "xs" }, format: ",.3~r" },
+    );
+    const y = number(
+      "y",
+      "TFLOP/s (logarithmic)",
+      log("low", "high"),
+      { values: { expr: "ys" }, format: ",.3~r" },
+    );
+    const text = { type: "text", fontSize: 11, color: "var(--faint)" };
+    return spec(
+      HEIGHT,
+      [
+        {
+          name: "roof",
+          data: { name: "roof" },
+          mark: { type: "line", strokeWidth: 1.5, color: "var(--ink)", clip: true },
+          encoding: { order: { field: "x" } },
+        },
+        {
+          name: "other",
+          data: { name: "other" },
+          mark: { type: "rule", color: "var(--faint)" },
+          encoding: { x2: { field: "right" }, y2: { field: "top" } },
+        },
+        {
+          data: { name: "ridges" },
+          mark: { type: "rule", strokeDash: [3, 3], color: "var(--faint)" },
+          encoding: { y2: { value: { expr: "height" } } },
+        },
+        {
+          name: "slope",
+          data: { name: "slope" },
+          mark: { ...text, align: "left", dx: 10, dy: 6 },
+          encoding: { text: { field: "name" } },
+        },
+        {
+          name: "flat",
+          data: { name: "flat" },
+          mark: { ...text, align: "right", dx: -2, dy: -8 },
+          encoding: { text: { field: "name" } },
+        },
+        {
+          name: "all",
+          mark: { ...POINT, opacity: 0.85 },
+          encoding: {
+            color: COLOR,
+            shape: SHAPE,
+            tooltip: [
+              ...TOLD,
+              { field: "y", title: "TFLOP/s", format: ",.3~r" },
+              { field: "gbs", title: "GB/s", format: ",.4~r" },
+            ],
+          },
+        },
+        {
+          name: "named",
+          transform: [{ filter: "datum.named" }],
+          mark: { ...POINT, opacity: 0 },
+          encoding: { color: COLOR },
+        },
+      ],
+      {
+        transform: [
+          { calculate: "intensity", as: "x" },
+          { calculate: "flops / datum.us / 1e6", as: "y" },
+          { calculate: "bytes / datum.us / 1e3", as: "gbs" },
+        ],
+        encoding: { x, y },
+        usermeta: { labels: { of: "named", avoid: ["all", "roof", "flat", "slope", "other"] } },
+      },
+    );
+  }
+
+  // Speed over the tokens that it takes, with the Pareto front.
+  function effort() {
+    const x = number(
+      "tokens",
+      "tokens of own code and the op's helpers (logarithmic)",
+      log("left", "right"),
+      { format: ",", values: { expr: "xs" } },
+    );
+    const y = number(
+      "share",
+      "share of ceiling",
+      { domain: [0, { expr: "high" }] },
+      { format: ".0%", tickCount: 6 },
+    );
+    return spec(
+      HEIGHT,
+      [
+        {
+          name: "steps",
+          data: { name: "steps" },
+          mark: {
+            type: "line",
+            interpolate: "step-after",
+            color: "var(--faint)",
+            strokeWidth: 1.5,
+          },
+          encoding: { order: { field: "tokens" } },
+        },
+        {
+          name: "all",
+          transform: [
+            { filter: "isValid(datum.front)" },
+            // The label transform takes them in this order, and leaves out what finds no room.
+            {
+              window: [{ op: "row_number", as: "place" }],
+              sort: [{ field: "front", order: "descending" }],
+            },
+          ],
+          mark: { ...POINT, stroke: "var(--ink)" },
+          encoding: {
+            color: COLOR,
+            shape: SHAPE,
+            strokeWidth: { condition: { test: "datum.front", value: 1.5 }, value: 0 },
+            tooltip: [...TOLD, { field: "tokens" }, { field: "lines" }],
+          },
+        },
+      ],
+      {
+        encoding: { x, y },
+        usermeta: { labels: { of: "all", avoid: ["steps"] } },
+      },
+    );
+  }
+
+  // Share of the ceiling over one dimension: every row thin, the best of each way thick.
+  function sweep() {
+    const x = number(
+      "x",
+      null,
+      { type: "log", base: 2, nice: false },
+      {
+        values: { expr: "sizes" },
+        labelExpr:
+          "datum.value % 1048576 == 0 ? datum.value / 1048576 + 'M' : " +
+          "datum.value % 1024 == 0 ? datum.value / 1024 + 'K' : format(datum.value, ',')",
+      },
+    );
+    const y = number(
+      "share",
+      "share of ceiling",
+      { zero: true },
+      { format: ".0%", tickCount: 6 },
+    );
+    return spec(
+      HEIGHT,
+      [
+        {
+          mark: { type: "line", strokeWidth: 1, opacity: 0.35 },
+          encoding: { detail: { field: "label" } },
+        },
+        {
+          mark: { ...POINT, size: 22, opacity: 0.55 },
+          encoding: { shape: SHAPE, tooltip: [...TOLD, { field: "case" }] },
+        },
+        {
+          transform: [
+            {
+              joinaggregate: [{ op: "max", field: "share", as: "most" }],
+              groupby: ["way", "x"],
+            },
+            { filter: "datum.share == datum.most && datum.way != 'library'" },
+          ],
+          mark: { type: "line", strokeWidth: 2.5 },
+        },
+      ],
+      {
+        transform: [{ filter: "isValid(datum.share)" }],
+        encoding: { x, y, color: COLOR },
+      },
+    );
+  }
+
+  return { strip: strip(), roofline: roofline(), effort: effort(), sweep: sweep() };
+})();

@@ -1,0 +1,96 @@
+"""Text of a width: tables, set by `rich`, and paragraphs."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
+
+from compare.report.tables import Table
+
+PROSE_WIDTH = 100
+UNLIMITED = 100_000
+"""The width of a pipe, unless COLUMNS says another."""
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """Cells below a header, which may hold line breaks."""
+
+    header: str
+    cells: tuple[str, ...]
+    left: bool = False
+    """Set flush left."""
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (*self.header.split("\n"), *self.cells)))
+
+
+def grid(columns: Sequence[Column], gap: int, *, ruled: bool = False) -> list[str]:
+    """The lines of a table: ``gap`` blanks between columns, and a rule below its headers if ``ruled``."""
+    table = rich_table.Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    for column in columns:
+        table.add_column(Text(column.header), justify="left" if column.left else "right", no_wrap=True)
+    if ruled:
+        table.add_row(*("-" * column.width for column in columns))
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*map(Text, cells))
+    console = Console(file=io.StringIO(), width=UNLIMITED, color_system=None)
+    with console.capture() as text:
+        console.print(table)
+    return [line.rstrip() for line in text.get().split("\n")[:-1]]
+
+
+def parts(columns: Sequence[Column], width: int, gap: int) -> list[list[Column]]:
+    """As many tables as it takes to fit, each with the first column."""
+    first, *rest = columns
+    found: list[list[Column]] = []
+    room = 0
+    for column in rest:
+        if not found or room < column.width + gap:
+            found.append([first])
+            room = width - first.width
+        found[-1].append(column)
+        room -= column.width + gap
+    return found or [[first]]
+
+
+def layout(table: Table, width: int) -> list[str]:
+    """The table as text, in as many tables stacked as it takes to fit: each repeats the first column."""
+    columns = [
+        Column(header, tuple(row[i] for row in table.rows), left=i == 0 or header in table.text_columns)
+        for i, header in enumerate(table.headers)
+    ]
+    return ["\n".join(grid(part, _GAP, ruled=True)) for part in parts(columns, width, _GAP)]
+
+
+def laid_out(table: Table, width: int) -> str:
+    """A table under its title."""
+    title = paragraph(table.title, min(width, PROSE_WIDTH))
+    return title + "\n" + "\n\n".join(layout(table, width))
+
+
+def paragraph(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
+    """``text`` in lines no longer than ``width``, words whole.
+
+    Args:
+        text: what to set.
+        width: of a line; a single word may be longer.
+        indent: before the first line.
+        hanging: before the others; by default two blanks more than ``indent``, if that is given.
+    """
+    return textwrap.fill(
+        text,
+        max(width, 20),
+        initial_indent=indent,
+        subsequent_indent=indent + "  " if hanging is None and indent else hanging or "",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

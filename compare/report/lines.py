@@ -1,0 +1,259 @@
+"""The figures of every row of a comparison, each computed once: what all renderers loop over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from compare.records import archive
+from compare.records.archive import Recorded
+from compare.spec import (
+    CaseComparison,
+    CodeSize,
+    Comparison,
+    Estimate,
+    KernelResources,
+    Row,
+    Timing,
+    is_yardstick,
+    way_of,
+)
+from compare.timing import figures
+
+WORDS = {
+    # The status of a row.
+    "ok": "correct",
+    "disagrees": "WRONG",
+    "impossible": "impossible",
+    "failed": "failed",
+    "unavailable": "not run",
+    # The result of a part of a submission.
+    "passed": "passed",
+    "wrong": "WRONG",
+    "error": "ERROR",
+    "timeout": "TIMED OUT",
+    "refused": "REFUSED",
+    "not started": "not started",
+    "inconclusive": "inconclusive",
+    "machine": "machine fault",
+    "left out": "not on this machine",
+}
+"""What a reader sees of a status or a result."""
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row's figures on one case, or those of cupy and pybind together; None: not known."""
+
+    row: Row
+    label: str
+    """The row's, or ``cuda.VARIANT`` where cupy and pybind are within noise."""
+    timing: Timing
+    """The row's; an empty one where it was not timed."""
+    reference: bool
+    """It is the baseline."""
+    speedup: Estimate | None
+    """Against the baseline, with its interval."""
+    differs: bool
+    """The speedup is more than noise."""
+    few: int
+    """How many rounds it and the baseline share, where these are too few for an interval; else 0."""
+    terms: str
+    """The precision it sums in, where that is not the baseline's; it then has no speedup."""
+    gbs: float | None
+    """Compulsory bytes over the cold time; its share of copy bandwidth, 0 to 1."""
+    share_of_copy: float | None
+    tflops: float | None
+    """The case's operations over the cold time; its share of the measured peak, 0 to 1."""
+    share_of_product: float | None
+    share: float | None
+    """Of the ceiling that binds, 0 to 1."""
+    used: float | None
+    """The share of its tolerance."""
+    kernels: tuple[KernelResources, ...]
+    size: CodeSize | None
+    stale: bool
+    """Its source has changed since its time was recorded."""
+
+    @property
+    def way(self) -> str:
+        """``torch``, ``triton``, ``cuda``, or ``library``."""
+        return "library" if is_yardstick(self.row.label) else way_of(self.row.label)
+
+    @property
+    def route(self) -> str:
+        return self.row.label.partition(".")[0]
+
+    @property
+    def us(self) -> float | None:
+        """The cold median."""
+        return self.timing.cold_us.median if self.timing.cold_us else None
+
+    @property
+    def same(self) -> bool:
+        """The speedup is within noise, as far as so many rounds can say."""
+        return self.speedup is not None and not self.few and not self.differs
+
+    @property
+    def launch_us(self) -> float | None:
+        """The median of the launch overhead."""
+        return self.timing.launch_us.median if self.timing.launch_us else None
+
+    @property
+    def registers(self) -> int | None:
+        """Per thread, of the kernel that takes most."""
+        return max((kernel.registers for kernel in self.kernels), default=None)
+
+    @property
+    def shared_bytes(self) -> int | None:
+        """Shared memory per block, static and dynamic, of the kernel that takes most."""
+        return max(map(shared_bytes, self.kernels), default=None)
+
+    @property
+    def occupancy(self) -> float | None:
+        """The lowest of its kernels, 0 to 1."""
+        return min((k.occupancy for k in self.kernels if k.occupancy is not None), default=None)
+
+    @property
+    def lines(self) -> int | None:
+        return self.size.lines if self.size else None
+
+    @property
+    def tokens(self) -> int | None:
+        return self.size.tokens if self.size else None
+
+
+def shared_bytes(kernel: KernelResources) -> int:
+    """Static and dynamic shared memory of a block."""
+    return kernel.static_shared_bytes + kernel.dynamic_shared_bytes
+
+
+def line(case: CaseComparison, row: Row, sizes: Mapping[str, CodeSize], label: str = "") -> Line:
+    """The figures of one row, called ``label`` if that is given."""
+    timing = row.timing or Timing()
+    reference = figures.row_of(case, figures.baseline_of(case))
+    ratio = figures.ratio(row, reference) if reference else None
+    unequal = reference is not None and timing.cold_us and row.accumulator != reference.accumulator
+    used = None
+    if row.agreement and row.agreement.limit > 0:
+        used = row.agreement.error / row.agreement.limit
+    return Line(
+        row,
+        label or row.label,
+        timing,
+        reference=row is reference,
+        speedup=ratio,
+        differs=reference is not None and figures.differs(row, reference),
+        few=figures.few(row, reference) if reference else 0,
+        terms=row.accumulator if unequal else "",
+        gbs=figures.gbs(case, row),
+        share_of_copy=figures.share_of_copy(case, row),
+        tflops=figures.tflops(case, row),
+        share_of_product=figures.share_of_product(case, row),
+        share=figures.share(case, row),
+        used=used,
+        kernels=tuple(kernel for _, _, by_arch in figures.kernels([row]) for kernel in by_arch.values()),
+        size=sizes.get(row.label),
+        stale=archive.changed_since(row),
+    )
+
+
+def every(case: CaseComparison, sizes: Mapping[str, CodeSize] | None = None) -> list[Line]:
+    """A line for each row, in their order."""
+    return [line(case, row, sizes or {}) for row in case.rows]
+
+
+def grouped(entries: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
+    """Names by what they have in common, each once."""
+    found: dict[K, list[str]] = {}
+    for key, name in entries:
+        names = found.setdefault(key, [])
+        if name not in names:
+            names.append(name)
+    return found
+
+
+def recorded_on(rows: Iterable[Row]) -> list[str]:
+    """Devices and dates of recorded times."""
+    said = (row.replayed.removesuffix(f", {archive.CHANGED}") for row in rows if row.replayed)
+    return list(dict.fromkeys(said))
+
+
+# --------------------------------------------------------------------------- the best of each way
+
+
+def best_of_each_way(
+    case: CaseComparison, sizes: Mapping[str, CodeSize], yours: Collection[str] = ()
+) -> list[Line]:
+    """Lines of PyTorch and of the fastest variant of Triton and of CUDA; without times all that are correct.
+
+    Args:
+        case: what was compared.
+        sizes: by label.
+        yours: labels of a user's rows, which are always there.
+    """
+    rows = [row for row in case.rows if figures.stands(row) and not figures.is_trial(row)]
+    chosen = [row for row in rows if row.label not in yours]
+    if is_timed(case):
+        have = [row for row in chosen if row.timing and row.timing.cold_us]
+        chosen = [row for row in have if way_of(row.label) == "torch"]
+        for way in ("triton", "cuda"):
+            chosen += best_variant(case, way, have)
+        fastest = figures.fastest(have)
+        chosen += [row for row in have if row is fastest and is_yardstick(row.label)]
+    named = [(*figures.represented(case, row), row) for row in chosen]
+    merged = [line(case, row, sizes, name) for name, of, row in named if row is of or of not in chosen]
+    return merged + [line(case, row, sizes) for row in rows if row.label in yours]
+
+
+def is_timed(case: CaseComparison) -> bool:
+    """Whether a row has a cold time."""
+    return any(row.timing and row.timing.cold_us for row in case.rows)
+
+
+def best(case: CaseComparison, rows: Sequence[Row]) -> Row | None:
+    """The fastest that computes in the baseline's precision, else the fastest."""
+    unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
+    return figures.fastest(row for row in rows if row.label not in unequal) or figures.fastest(rows)
+
+
+def best_variant(case: CaseComparison, way: str, rows: Iterable[Row]) -> list[Row]:
+    """The fastest row of a way; of CUDA its variant by both routes."""
+    own = [row for row in rows if way_of(row.label) == way]
+    fastest = best(case, own)
+    if fastest is None or way != "cuda":
+        return [fastest] if fastest else []
+    variant = fastest.label.partition(".")[2]
+    return [row for row in own if row.label.partition(".")[2] == variant and figures.stands(row)]
+
+
+# --------------------------------------------------------------------------- one architecture
+
+
+def of_one_arch(comparison: Comparison, case: CaseComparison) -> tuple[CaseComparison, str]:
+    """``case`` with one architecture's kernels, and its name: that of the times; without times the newest.
+
+    The kernels were compiled or profiled here, else recorded with the times.
+    """
+    recorded: dict[str, Recorded] = {}
+    if comparison.environment.device_type == "cuda":
+        arch = comparison.environment.arch or ""
+    elif any(row.replayed for row in case.rows):
+        recorded = archive.find(comparison.op, case.case)
+        arch = next((found.run.environment.arch or "" for found in recorded.values()), "")
+    else:
+        archs = {kernel.arch.rstrip("af") for row in case.rows for kernel in row.resources}
+        arch = max(archs, key=lambda arch: int(arch.removeprefix("sm_")), default="")
+    arch = arch.rstrip("af")
+
+    def kept(row: Row) -> tuple[KernelResources, ...]:
+        return tuple(kernel for kernel in row.resources if kernel.arch.rstrip("af") == arch)
+
+    def narrowed(row: Row) -> Row:
+        known = kept(row) or (kept(recorded[row.label].row) if row.label in recorded else ())
+        return replace(row, resources=known)
+
+    return replace(case, rows=tuple(map(narrowed, case.rows))), arch
