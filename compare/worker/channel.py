@@ -89,7 +89,7 @@ class Channel:
         return message
 
     def _read(self) -> bytes:
-        if not self._trusted:  # the kernel closes descriptors that nobody takes
+        if not self._trusted:  # descriptors that are not received are closed by the kernel
             return self._end.recv(1 << 16)
         more, descriptors, _, _ = socket.recv_fds(self._end, 1 << 16, _MOST_DESCRIPTORS)
         self.descriptors += descriptors

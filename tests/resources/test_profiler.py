@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from compare import registry
-from compare.records.encoding import encode
 from compare.resources import profiler as profiler_module
 from compare.resources import profiles, static
 from compare.resources.kernels import merged
@@ -20,6 +19,7 @@ from compare.resources.profiler import from_profiler
 from compare.resources.static import Request, from_cubins
 from compare.spec import Case, Implementation, KernelResources, Op, case
 from compare.stages.resources import profile_case
+from compare.worker.messages import Profile
 from loops import for_each
 
 ADD = registry.get_op("vector_add")
@@ -197,14 +197,14 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, ne
     def profiled() -> list[str]:
         """The labels of those whose workers are asked; every row gets its kernels."""
         asked: list[str] = []
-        worker = mock.Mock(ask=lambda *_, **__: {"kernels": [encode(KERNEL)], "own": ["some_kernel"]})
-        crew = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
-        context = mock.MagicMock(op=ADD, crew=crew, device=torch.device("cuda"))
+        worker = mock.Mock(ask=lambda *_: Profile((KERNEL,), ("some_kernel",)))
+        pool = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
+        context = mock.MagicMock(op=ADD, pool=pool, device=torch.device("cuda"))
         rows = [mock.Mock(impl=impl) for impl in impls]
         found = dict(profile_case(context, SMALL, rows, mock.MagicMock(), last=True))
         assert found.keys() == set(labels)
         assert found["cupy.scalar"] == (KERNEL,)
-        assert {call.args[0].label for call in crew.dismiss.call_args_list} == set(labels)
+        assert {call.args[0].label for call in pool.dismiss.call_args_list} == set(labels)
         return sorted(asked)
 
     assert profiled() == sorted(labels)
