@@ -51,7 +51,7 @@ def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str
     launches: list[Launch] = []
     token, of_arch = _active.set(launches), captured_arch.set(arch)
     try:
-        with _triton_records(), _replaced(torch, "empty_like", _empty_like):
+        with _triton_records(), replaced(torch, "empty_like", _empty_like):
             run(*inputs)
     finally:
         _active.reset(token)
@@ -136,17 +136,17 @@ def _triton_records() -> Iterator[None]:
         return tune(self, *args, **kwargs)
 
     with (
-        _replaced(JITFunction, "run", _record_triton),
-        _replaced(InterpretedFunction, "run", _record_triton),
-        _replaced(Autotuner, "run", autotuned),
+        replaced(JITFunction, "run", _record_triton),
+        replaced(InterpretedFunction, "run", _record_triton),
+        replaced(Autotuner, "run", autotuned),
     ):
         yield
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """For a while, a public function of a library is ``value``."""
-    before = getattr(owner, name)
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """For a while, a public name of a class or module is ``value``."""
+    before = vars(owner)[name]
     setattr(owner, name, value)
     try:
         yield

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
-from unittest import mock
 
 import torch
 from triton.runtime.interpreter import GridExecutor
 
+from compare.capture import replaced
 from compare.checking.guarded_memory import POISON, GuardedMemory, memory_of, poisoned
 from compare.checking.reference import Outputs
 from compare.spec import Implementation
@@ -149,8 +149,8 @@ def kernels_run() -> Iterator[list[object]]:
         return noted
 
     with (
-        mock.patch.object(GridExecutor, "__call__", noting(GridExecutor.__call__)),
-        mock.patch.object(HostKernel, "__call__", noting(HostKernel.__call__)),
+        replaced(GridExecutor, "__call__", noting(GridExecutor.__call__)),
+        replaced(HostKernel, "__call__", noting(HostKernel.__call__)),
     ):
         yield ran
 

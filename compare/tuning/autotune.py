@@ -16,6 +16,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner
 
+from compare.capture import replaced
 from compare.spec import Tuning
 
 Tell = Callable[[Tuning], None]
@@ -33,23 +34,13 @@ def watched(known: Sequence[Tuning]) -> Iterator[list[Tuning]]:
     """
     found: list[Tuning] = []
     with ExitStack() as stack:
-        stack.enter_context(_replaced(Autotuner, "run", _of_triton(Autotuner.run, known, found.append)))
+        stack.enter_context(replaced(Autotuner, "run", _of_triton(Autotuner.run, known, found.append)))
         # Not imported here: that takes seconds, and code that uses Inductor has imported it.
         if inductor := sys.modules.get("torch._inductor.select_algorithm"):
             cache = inductor.AlgorithmSelectorCache
             watching = staticmethod(_of_inductor(cache.log_results, found.append))
-            stack.enter_context(_replaced(cache, "log_results", watching))
+            stack.enter_context(replaced(cache, "log_results", watching))
         yield found
-
-
-@contextmanager
-def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def described(config: Any) -> str:
