@@ -40,30 +40,10 @@ def launch_twice(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Ten
     return z
 
 
-def with_two_kernels(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return launch_twice(x, y, launch_twice(x, y, torch.empty_like(x)))
-
-
-def with_zeros(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return launch_twice(x, y, torch.zeros_like(x))
-
-
-def with_a_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return launch_twice(x, y, torch.empty_like(x)) + y
-
-
-def with_memory_of_its_own(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return launch_twice(x, torch.empty(4, device=x.device), torch.empty_like(x))
-
-
 def with_a_text(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     z = torch.empty_like(x)
     twice_kernel[(1,)](x, y, z, "many", BLOCK=4096)
     return z
-
-
-def with_nothing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 def with_a_tensor_map(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -76,12 +56,24 @@ def with_a_tensor_map(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @for_each(
     "run, why",
     [
-        (with_two_kernels, r"launches 2 kernels \(twice_kernel, twice_kernel\)"),
-        (with_zeros, "calls PyTorch's zeros_like beside the launch"),
-        (with_a_sum, "calls PyTorch's add beside the launch"),
-        (with_memory_of_its_own, "memory besides inputs and output"),
+        (
+            lambda x, y: launch_twice(x, y, launch_twice(x, y, torch.empty_like(x))),
+            r"launches 2 kernels \(twice_kernel, twice_kernel\)",
+        ),
+        (
+            lambda x, y: launch_twice(x, y, torch.zeros_like(x)),
+            "calls PyTorch's zeros_like beside the launch",
+        ),
+        (
+            lambda x, y: launch_twice(x, y, torch.empty_like(x)) + y,
+            "calls PyTorch's add beside the launch",
+        ),
+        (
+            lambda x, y: launch_twice(x, torch.empty(4, device=x.device), torch.empty_like(x)),
+            "memory besides inputs and output",
+        ),
         (with_a_text, "argument N of its kernel is a str"),
-        (with_nothing, "launches nothing on N=4096,fp32"),
+        (lambda x, y: torch.empty_like(x), "launches nothing on N=4096,fp32"),
         (with_a_tensor_map, "argument arg1 of its kernel is 128 bytes by value, a tensor map"),
     ],
 )

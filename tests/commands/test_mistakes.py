@@ -112,6 +112,27 @@ MISTAKES = [
     ("grade /tmp --jobs 0", "--jobs 0: give a number from 1"),
     ("grade /tmp --csv /nowhere/x.csv", "there is no directory /nowhere"),
     ("grade /tmp --rubric /nowhere", "/nowhere cannot be read"),
+    # --tune
+    ("vector_add --tune BLOCKSIZE", r"BLOCK_SIZE of triton\.blocked"),
+    ("all --tune BLOCK_SIZE", "one op"),
+    ("vector_add --tune BLOCK_SIZE --matched", "give one of them"),
+    ("vector_add --tune BLOCK_SIZE --crossover N", "leave out --tune"),
+    # pipeline, aot
+    ("pipeline nothing_add", "no op"),
+    ("pipeline vector_add --timeout 0", "above 0"),
+    ("pipeline vector_add --timeout 1e20", "a day, 86400, at most"),
+    ("pipeline vector_add --arch sm_99", "'sm_99' is not known"),
+    ("pipeline vector_add --arch hopper", "reads like sm_90"),
+    ("pipeline vector_add --passes --stage ptx", "give one"),
+    ("pipeline vector_add --json /nowhere/at/all.json", "no directory"),
+    ("pipeline vector_add --html .", "is a directory"),
+    ("pipeline vector_add --html one.file --json one.file", "give each its own"),
+    ("aot vector_ad --out .", "did you mean vector_add"),
+    ("aot vector_add --out . --arch sm_70", "'sm_70' is not known; there are sm_75"),
+    ("aot vector_add --out . --only torch.*", "kernels cannot be compiled here"),
+    ("aot vector_add --out . --case M=3", "'M' is no dimension"),
+    ("aot vector_add --out RAISES", "mine.py cannot be written"),
+    ("aot vector_add --out . --json .", "is a directory"),
 ]
 
 
@@ -133,6 +154,7 @@ def names(tmp_path: Path) -> dict[str, str]:
 
 
 @for_each("command, says", MISTAKES, ids=lambda case: case[0][:80])
+@pytest.mark.usefixtures("decorated")
 def test_a_mistake_is_one_clear_line(
     command: str,
     says: str,

@@ -259,27 +259,6 @@ def test_what_cannot_be_written_keeps_no_other_file_from_being(
     assert "vector_add" in page.read_text()
 
 
-@for_each(
-    "words, said",
-    [
-        (["nothing_add"], "no op"),
-        (["vector_add", "--timeout", "0"], "above 0"),
-        (["vector_add", "--timeout", "1e20"], "a day, 86400, at most"),
-        (["vector_add", "--arch", "sm_99"], "'sm_99' is not known"),
-        (["vector_add", "--arch", "hopper"], "reads like sm_90"),
-        (["vector_add", "--passes", "--stage", "ptx"], "give one"),
-        (["vector_add", "--json", "/nowhere/at/all.json"], "no directory"),
-        (["vector_add", "--html", "tests"], "is a directory"),
-        (["vector_add", "--html", "one.file", "--json", "one.file"], "give each its own"),
-    ],
-)
-@pytest.mark.usefixtures("decorated")
-def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["pipeline", *words]) == 2
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert said in sentence
-
-
 @pytest.mark.thorough
 @for_each(
     "words, said",
@@ -290,7 +269,7 @@ def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: pytest.C
         (["--only", "triton.*", "--pass", "tritongpu-coalesc"], "did you mean tritongpu-coalesce"),
     ],
 )
-def test_so_is_one_that_shows_once_kernels_are_compiled(words: list[str], said: str):
+def test_a_mistake_that_shows_once_kernels_are_compiled_is_one_sentence(words: list[str], said: str):
     ran = pipeline("vector_add", *words, "--arch", ARCH)
     assert ran.returncode == 2
     assert said in ran.stderr

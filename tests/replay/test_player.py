@@ -27,7 +27,6 @@ from compare.replay.nodes import (
     TritonSource,
 )
 from compare.replay.player import Player
-from host_arena import HostArena
 
 OK = real.CUresult.CUDA_SUCCESS
 INPUTS_BYTES, USED_BYTES = 1024, 4096
@@ -97,8 +96,14 @@ def fake() -> Iterator[FakeDriver]:
         yield found
 
 
-def made(recording: Recording = RECORDING) -> tuple[Player, HostArena]:
-    arena = HostArena(USED_BYTES)
+def made(recording: Recording = RECORDING) -> tuple[Player, Any]:
+    """A player, and its arena in the host's memory."""
+    memory = torch.zeros(USED_BYTES, dtype=torch.uint8)
+
+    def part(start: int, nbytes: int) -> torch.Tensor:
+        return torch.frombuffer(memory.numpy(), dtype=torch.uint8, count=nbytes, offset=start)
+
+    arena = SimpleNamespace(device=memory.device, bytes=memory, part=part)
     return Player(recording, [b"cuda", b"triton"], arena, INPUTS_BYTES), arena  # type: ignore[arg-type]
 
 

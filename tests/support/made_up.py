@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compare.history.map.survey import Map, survey
+from compare.report import csv_file
 from compare.resources.static import Request
 from compare.spec import (
     Agreement,
@@ -176,6 +179,11 @@ def comparison(*cases: CaseComparison, **changes: object) -> Comparison:
         code_sizes=sizes,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def in_csv(run: Comparison) -> dict[str, dict[str, str]]:
+    """The lines of a run's CSV file, each by its columns, by implementation."""
+    return {line["implementation"]: line for line in csv.DictReader(io.StringIO(csv_file.dumps([run])))}
 
 
 def with_row(entry: CaseComparison, label: str, **changes: object) -> CaseComparison:

@@ -194,7 +194,6 @@ def close(median: float, share: float | None) -> list[str]:
     case = made_up.case(made=made_up.rows(kept))
     value = Estimate(median, median - 0.001, median + 0.001)
     for row in case.rows:
-        assert row.timing is not None
         ratios = () if row.label == "torch.eager" else (Ratio("torch.eager", value),)
         timing = replace(row.timing, ratios=ratios, detectable=share)
         case = made_up.with_row(case, row.label, timing=timing)
@@ -242,15 +241,6 @@ def test_a_row_keeps_the_limit_it_was_measured_with() -> None:
 # --------------------------------------------------------------------------- kept by device
 
 
-def test_a_calibration_is_kept_by_device(cache: Path) -> None:
-    found = calibration.derived([[(20.0, 20.032), (20.0, 20.064)]], "2026-11-21T00:00:00+00:00")
-    path = calibration.store("NVIDIA H100", found)
-    assert cache in path.parents
-    assert calibration.stored("NVIDIA H100").classes[1].share == pytest.approx(found.classes[1].share)
-    assert calibration.stored("NVIDIA H100").created == found.created
-    assert calibration.stored("NVIDIA L4") is BUILT_IN
-
-
 ONE_CLASS = '{"classes": [{"below_us": %s, "share": %s}], "tick_us": %s}'
 
 
@@ -277,11 +267,9 @@ def test_a_damaged_calibration_is_refused(cache: Path) -> None:
         calibration.stored("a device")
 
 
-def test_calibrating_shows_keeps_and_needs_a_gpu(
+def test_calibrating_shows_and_keeps_by_device_and_needs_a_gpu(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["softmax", "--calibrate"]) == USAGE
-    assert "doctor" in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["doctor", "--calibrate"]) == USAGE
     assert "needs a GPU" in capsys.readouterr().err
@@ -289,18 +277,21 @@ def test_calibrating_shows_keeps_and_needs_a_gpu(
     class Card:
         name = "A card"
 
-    runs = [series(seed, 20.0, 0.01, 4) for seed in range(2)]
+    found = calibration.derived([series(seed, 20.0, 0.01, 4) for seed in range(2)], "2026-11-21")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Card)
-    monkeypatch.setattr(calibrating, "measured", lambda *_: calibration.derived(runs, "2026-11-21"))
+    monkeypatch.setattr(calibrating, "measured", lambda *_: found)
     assert cli.main(["doctor", "--calibrate"]) == SUCCESS
     shown = capsys.readouterr().out
     (line,) = (line for line in shown.splitlines() if line.startswith("below 100 us"))
     assert line.split()[3] == "12"  # two runs of four: six pairs each
     assert str(calibration.path_of("A card")) in shown
-    assert calibration.stored("A card").created == "2026-11-21"
+    assert cache in calibration.path_of("A card").parents
+    kept = calibration.stored("A card")
+    assert (kept.created, kept.classes[1].share) == (found.created, pytest.approx(found.classes[1].share))
+    assert calibration.stored("Another card") is BUILT_IN
     assert doctor._calibration().endswith("on 2026-11-21")
 
 

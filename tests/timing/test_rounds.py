@@ -54,11 +54,9 @@ def test_it_stops_once_the_ratio_is_known_to_one_percent() -> None:
 
 
 def test_a_single_implementation_converges_on_its_own_time() -> None:
-    world = World()
-    rounds = ran(world, eager(world, noise=0.03), budget_s=60)
+    rounds = ran(world := World(), eager(world, noise=0.03), budget_s=60)
     cold = timing(rounds, "torch.eager").cold_us
     assert rounds.converged
-    assert cold is not None
     assert cold.high <= 1.01 * cold.median
 
 
@@ -81,10 +79,9 @@ def test_short_rounds_are_spread_over_time() -> None:
     plan = Plan(warm_up_s=0.1, min_s=0.5, max_rounds=10_000)
     ran(world, eager(world, 5), world.implementation("triton.same", 5), plan=plan, budget_s=60)
     assert world.seconds >= 0.5
-    assert {world.repeats["warm", label][-1] for label in ("torch.eager", "triton.same")} == {20}
 
 
-@for_each("us, host_us, repeats", [(5000, 7.0, 1), (5, 100.0, 5)])
+@for_each("us, host_us, repeats", [(5, 7.0, 20), (5000, 7.0, 1), (5, 100.0, 5)])
 def test_calls_that_are_long_or_slow_to_launch_are_repeated_less(
     us: float, host_us: float, repeats: int
 ) -> None:
@@ -174,7 +171,6 @@ def test_a_drift_of_the_clocks_moves_no_ratio() -> None:
     world.drift = lambda seconds: 1 + 6 * seconds  # the card slows down all the while
     fakes = eager(world, noise=0.01), world.implementation("triton.fast", 80, noise=0.01)
     found = timing(ran(world, *fakes, plan=Plan(warm_up_s=0.0, min_s=0.3), budget_s=60), "triton.fast")
-    assert found.cold_us is not None
     assert max(found.cold_us.samples) > 1.3 * min(found.cold_us.samples)
     assert found.ratios[0].value.median == pytest.approx(1.25, rel=0.01)
 
@@ -193,18 +189,14 @@ def test_an_implementation_against_itself_is_no_faster() -> None:
 # --------------------------------------------------------------------------- results
 
 
-def test_every_kind_of_time_is_named() -> None:
-    world = World()
-    found = timing(ran(world, eager(world), first_ms=321.0), "torch.eager")
+@for_each("before_ms, first_ms", [(321.0, 321.0), (None, 0.1)])
+def test_every_kind_of_time_is_named(before_ms: float | None, first_ms: float) -> None:
+    """The first call is timed where it was not before."""
+    found = timing(ran(world := World(), eager(world), first_ms=before_ms), "torch.eager")
     medians = [e and e.median for e in (found.cold_us, found.warm_us, found.graph_us, found.launch_us)]
     assert medians == [100, 50, 50, 7]
-    assert found.first_call_ms == 321.0
+    assert found.first_call_ms == pytest.approx(first_ms)
     assert samples(found)[0] == found.rounds == Plan.min_rounds
-
-
-def test_the_first_call_is_timed_where_it_was_not_before() -> None:
-    found = timing(ran(world := World(), eager(world)), "torch.eager")
-    assert found.first_call_ms == pytest.approx(0.1)
 
 
 def test_a_row_that_is_cold_only_has_no_warm_times() -> None:
@@ -225,7 +217,6 @@ def test_outliers_are_kept_and_flagged() -> None:
     late = iter([False] * 8 + [True] + [False] * 10_000)
     world.drift = lambda seconds: 50.0 if next(late) else 1.0
     found = timing(ran(world, eager(world), first_ms=1.0, plan=replace(QUICK, warm_rounds=0)), "torch.eager")
-    assert found.cold_us is not None
     assert sum(sample > 1000 for sample in found.cold_us.samples) == 1
     assert any("1 of 10 cold samples are outliers (kept)" in note for note in found.notes)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import statistics as standard
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,49 +12,20 @@ from hypothesis import strategies as st
 
 from compare.spec import Estimate
 from compare.timing import statistics
-from loops import for_each
-
-
-def test_ranks_are_the_tightest_that_still_cover() -> None:
-    for count in (6, 7, 10, 11, 20, 51, 100, 333, 1000):
-        rank = statistics.lower_rank(count)
-        # Probability that both samples of a rank, from either end, are on one side of the median.
-        missed = [
-            2 * sum(math.comb(count, below) for below in range(each)) / 2**count for each in (rank, rank + 1)
-        ]
-        assert missed[0] <= 0.05 < missed[1]
 
 
 @pytest.mark.timeout(20)
 def test_scipy_reads_off_the_same_interval() -> None:
+    """The tightest that covers the median in at least 95% of cases, whatever the distribution."""
     from scipy.stats import binom, quantile_test
 
-    for count in (6, 10, 51, 200):
+    for count in (6, 7, 10, 11, 20, 51, 100, 200, 333, 1000):
         generator = random.Random(count)
         samples = [generator.random() for _ in range(count)]
         theirs = quantile_test(samples, p=0.5).confidence_interval(0.95)
         ours = statistics.estimate(samples)
         assert (ours.low, ours.high) == (theirs.low, theirs.high)
     assert statistics.lower_rank(50_000) == binom.ppf(0.025, 50_000, 0.5)  # a series may be long
-
-
-DRAWS: dict[str, tuple[Callable[[random.Random], float], float | None]] = {
-    "normal": (lambda g: g.gauss(5, 1), 5.0),
-    "long tail": (lambda g: g.lognormvariate(0, 2), 1.0),
-    "hiccups": (lambda g: g.gauss(5, 1) if g.random() < 0.9 else g.uniform(5, 5000), None),
-}
-
-
-@for_each("name", DRAWS)
-def test_the_interval_holds_the_median_as_often_as_it_says(name: str) -> None:
-    generator, (draw, median) = random.Random(7), DRAWS[name]
-    if median is None:
-        median = standard.median(draw(generator) for _ in range(200_000))
-    held = 0
-    for _ in range(2000):
-        found = statistics.estimate([draw(generator) for _ in range(25)])
-        held += found.low <= median <= found.high
-    assert 0.94 <= held / 2000 <= 0.98
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60))

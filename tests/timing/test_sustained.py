@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +13,10 @@ import torch
 import made_up
 from compare.records import archive
 from compare.records.encoding import decode, encode
-from compare.report import csv_file, markdown, terminal
+from compare.report import markdown, terminal
 from compare.report.summary import View
 from compare.spec import Card, Timing
+from compare.timing import figures
 from compare.timing import sustained as endurance
 from compare.timing.ceilings import CeilingMeter, Loads
 from compare.timing.gpu_clock import ALLOWED_MS, Monitor
@@ -82,22 +81,17 @@ def test_rounds_measure_both_only_where_asked(monkeypatch: pytest.MonkeyPatch) -
 
 def test_both_are_a_table_of_their_own_and_in_the_files() -> None:
     case = made_up.case()
-    (row,) = (row for row in case.rows if row.label == "cupy.online")
-    assert row.timing is not None
+    row = figures.row_of(case, "cupy.online")
     both = replace(row.timing, burst_us=estimate([40.0] * 7), sustained_us=estimate([50.0] * 7))
     comparison = made_up.comparison(made_up.with_row(case, row.label, timing=both))
     text = terminal.render(comparison, 200)
     table = text[text.index(f"Back to back on {made_up.CASE}, warm") :].split("\n\n")[0]
     assert [line.split()[-1] for line in table.splitlines() if line.startswith(row.label)] == ["1.25"]
     assert "Back to back" in markdown.dumps([comparison])
-    lines = {
-        line["implementation"]: line for line in csv.DictReader(io.StringIO(csv_file.dumps([comparison])))
-    }
-    assert (lines[row.label]["burst_us"], lines[row.label]["sustained_us"]) == ("40.0", "50.0")
+    line = made_up.in_csv(comparison)[row.label]
+    assert (line["burst_us"], line["sustained_us"]) == ("40.0", "50.0")
     (read,) = archive.loads(archive.dumps([comparison]))
-    assert next(each.timing for each in read.cases[0].rows if each.label == row.label) == decode(
-        Timing, encode(both)
-    )
+    assert figures.row_of(read.cases[0], row.label).timing == decode(Timing, encode(both))
     assert "Back to back" not in terminal.render(made_up.comparison(), 200)
 
 
@@ -139,7 +133,6 @@ def test_asking_takes_at_most_a_millisecond_a_round_on_average(answer_ms: float)
     if of_one_round_ms < ALLOWED_MS:
         assert driver.asked.count("sm_mhz") == rounds * (rows + 1)
     card = monitor.card()
-    assert card is not None
     assert sum(card.asking_ms) == pytest.approx(1e3 * driver.seconds, rel=0.01)
 
 
@@ -152,7 +145,6 @@ def test_the_card_is_kept_round_by_round() -> None:
         assert monitor.clock_mhz() == driver.mhz
         monitor.end_round()
     card = monitor.card()
-    assert card is not None
     assert card.sm_mhz == (1980.0, 1410.0)
     assert card.power_w == (512.5, 512.5)
     assert card.temperature_c == (61.0, 61.0)
@@ -199,7 +191,6 @@ def test_a_ratio_of_two_clocks_is_flagged() -> None:
     found, card = held({"torch.eager": 1980.0, "triton.a": 1410.0})
     assert "it ran at 1410 MHz and torch.eager at 1980 MHz: part of their ratio" in found.notes
     assert found.sm_mhz == 1410.0
-    assert card is not None
     assert len(card.power_w) == found.rounds
     found, _ = held({"torch.eager": 1980.0, "triton.a": 1965.0})
     assert not any("MHz" in note for note in found.notes)

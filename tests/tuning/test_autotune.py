@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from compare.spec import Tuning
 from compare.tuning.autotune import watched
 
 
@@ -40,13 +41,22 @@ def tuned(timed: list[str]) -> Any:
     return fill
 
 
-def test_a_search_is_told_with_its_space_its_cost_and_what_it_found(device: torch.device) -> None:
+def filled(
+    device: torch.device, known: Sequence[Tuning] = (), size: int = 100, calls: int = 1
+) -> tuple[list[Tuning], int, list[int]]:
+    """What is told of calls, how often configurations were timed for them, and the values written."""
     timed: list[str] = []
-    x = torch.zeros(100, dtype=torch.int32, device=device)
-    with watched([]) as found:
-        tuned(timed)(x)
-    assert x.unique().tolist() == [64]
-    (told,) = found
+    x = torch.zeros(size, dtype=torch.int32, device=device)
+    fill = tuned(timed)
+    with watched(list(known)) as found:
+        for _ in range(calls):
+            fill(x)
+    return found, len(timed), x.unique().tolist()
+
+
+def test_a_search_is_told_with_its_space_its_cost_and_what_it_found(device: torch.device) -> None:
+    (told,), timed, written = filled(device)
+    assert (timed, written) == (3, [64])
     assert (told.kernel, told.tried, told.kept) == ("fill_kernel", 3, False)
     assert told.found == "BLOCK=64 num_warps=4 num_stages=2"
     assert told.space == tuple(f"BLOCK={block} num_warps=4 num_stages=2" for block in (32, 64, 128))
@@ -55,35 +65,15 @@ def test_a_search_is_told_with_its_space_its_cost_and_what_it_found(device: torc
     assert "int32" in told.key
 
 
-def test_what_is_known_is_used_and_not_searched_for(device: torch.device) -> None:
-    timed: list[str] = []
-    x = torch.zeros(100, dtype=torch.int32, device=device)
-    with watched([]) as found:
-        tuned(timed)(x)
-    known = replace(found[0], found="BLOCK=128 num_warps=4 num_stages=2", searched="2026-11-20")
-    timed.clear()
-    fill = tuned(timed)
-    with watched([known, replace(known, kernel="another_kernel", found="BLOCK=32")]) as found:
-        fill(x)
-        fill(x)
-    assert timed == []
-    assert x.unique().tolist() == [128]
-    assert found == [replace(known, kept=True)] * 2
-    with watched([]) as found:  # of another class of shapes nothing is known
-        fill(torch.zeros(7, dtype=torch.int32, device=device))
-    assert len(timed) == 3
-    assert not found[0].kept
-
-
-def test_a_known_configuration_that_is_none_any_more_is_searched_for_again(device: torch.device) -> None:
-    timed: list[str] = []
-    x = torch.zeros(100, dtype=torch.int32, device=device)
-    with watched([]) as found:
-        tuned([])(x)
-    with watched([replace(found[0], found="BLOCK=4096 num_warps=4 num_stages=2")]) as found:
-        tuned(timed)(x)
-    assert len(timed) == 3
-    assert not found[0].kept
+def test_what_is_known_is_used_and_only_else_searched_for(device: torch.device) -> None:
+    (told,), *_ = filled(device)
+    known = replace(told, found="BLOCK=128 num_warps=4 num_stages=2", searched="2026-11-20")
+    others = replace(known, kernel="another_kernel", found="BLOCK=32")
+    assert filled(device, [known, others], calls=2) == ([replace(known, kept=True)] * 2, 0, [128])
+    none_any_more = replace(told, found="BLOCK=4096 num_warps=4 num_stages=2")
+    for before, size in ((known, 7), (none_any_more, 100)):
+        (again,), timed, _ = filled(device, [before], size)
+        assert (timed, again.kept) == (3, False)
 
 
 def test_nothing_is_watched_when_it_is_over(device: torch.device) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from compare import registry
 from compare.checking.check import check
 from compare.cli import main
 from compare.records import archive
-from compare.report import csv_file, markdown, tables, terminal
+from compare.report import markdown, tables, terminal
 from compare.report.summary import View
 from compare.run import run
 from compare.spec import Case, Implementation, Options
@@ -27,6 +25,7 @@ from compare.stages.meter import Meter, silent
 from compare.tuning import matching
 from compare.tuning.autotune import described
 from compare.worker import checking
+from loops import for_each
 from rows import every_implementation, labelled
 
 # --------------------------------------------------------------------------- declared
@@ -64,8 +63,6 @@ def test_what_cuda_is_run_with_is_what_triton_found() -> None:
     assert (impl.label, impl.base) == ("cupy.tensor_core:matched", "cupy.tensor_core")
     assert words == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
     assert short == ""
-    with pytest.raises(NotImplementedError, match=r"triton\.autotuned is known: finding one needs a GPU"):
-        matching.configuration(source, None)
 
 
 def test_where_a_template_takes_less_the_nearest_is_run_and_said() -> None:
@@ -83,8 +80,9 @@ def test_where_a_template_takes_less_the_nearest_is_run_and_said() -> None:
 def test_warps_are_threads_where_these_are_what_is_chosen() -> None:
     source = labelled("vector_add", "triton.blocked")
     wanted = matching.configuration(source, None)
-    impl, _, short = matching.matched(stand_in("vector_add", "cupy.vectorized"), wanted)
+    impl, words, short = matching.matched(stand_in("vector_add", "cupy.vectorized"), wanted)
     assert dict(impl.parameters) == {"THREADS": 32 * wanted["WARPS"]}
+    assert "128 threads" in words
     assert "BLOCK_SIZE" in short
     assert "WARPS" not in short
 
@@ -114,21 +112,6 @@ def test_every_configuration_of_the_search_is_one_that_a_tensor_core_kernel_take
         assert not short or wanted["BLOCK_K"] == 16, short
 
 
-@pytest.mark.thorough
-def test_a_run_adds_a_row_that_is_matched(tmp_path: Path) -> None:
-    op = registry.get_op("vector_add")
-    case = Case.parse("N=1000,fp32", op)
-    only = ("triton.blocked", "cupy.vectorized")
-    options = Options((case,), only, device="cpu", resources=False, matched=True)
-    (compared,) = run(op, options, results=tmp_path).cases
-    rows = {row.label: row for row in compared.rows}
-    assert list(rows) == ["torch.eager", "triton.blocked", "cupy.vectorized", "cupy.vectorized:matched"]
-    matched = rows["cupy.vectorized:matched"]
-    assert matched.status == "ok"
-    assert (matched.default, matched.model) == ("cupy.vectorized", "triton.blocked")
-    assert "128 threads" in matched.configuration
-
-
 def test_what_searches_is_called_alone_and_what_matches_it_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,16 +137,8 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
     options = Options((), only, matched=True, retune=True)
     case = op.cases.smoke[1]
     step, pool = Step(case, True, False), SimpleNamespace(start=list)
-    context = Context(
-        op,
-        tuple(impls),
-        (step,),
-        options,
-        torch.device("cpu"),
-        pool,  # type: ignore[arg-type]
-        Meter(silent, 1.0),
-        {impl.label: "" for impl in impls},
-    )
+    meter, hashes = Meter(silent, 1.0), {impl.label: "" for impl in impls}
+    context = Context(op, tuple(impls), (step,), options, torch.device("cpu"), pool, meter, hashes)
     rows = {checked.row.label: checked.row for checked in check_case(context, step)}
     assert asked == [
         ["torch.eager", "triton.grouped", "cupy.tensor_core"],
@@ -178,15 +153,29 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
 
 
 @pytest.mark.thorough
-def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None:
-    op = registry.get_op("matmul")
-    case = op.cases.smoke[1]
-    only = ("triton.autotuned", "cupy.tensor_core")
-    options = Options((case,), only, device="cpu", resources=False, matched=True)
+@for_each(
+    "name, model, default, status, reason",
+    [
+        ("vector_add", "triton.blocked", "cupy.vectorized", "ok", ""),
+        (
+            "matmul",
+            "triton.autotuned",
+            "cupy.tensor_core",
+            "unavailable",
+            "no configuration of triton.autotuned is known: finding one needs a GPU",
+        ),
+    ],
+)
+def test_a_run_adds_a_row_that_is_matched_or_says_why_it_cannot_be(
+    name: str, model: str, default: str, status: str, reason: str, tmp_path: Path
+) -> None:
+    op = registry.get_op(name)
+    only = (model, default)
+    options = Options((op.cases.smoke[1],), only, device="cpu", resources=False, matched=True)
     (compared,) = run(op, options, results=tmp_path).cases
     row = compared.rows[-1]
-    assert (row.label, row.status) == ("cupy.tensor_core:matched", "unavailable")
-    assert row.reason == "no configuration of triton.autotuned is known: finding one needs a GPU"
+    assert (row.label, row.default, row.status, row.reason) == (f"{default}:matched", default, status, reason)
+    assert row.model == model
 
 
 def test_matched_with_nothing_to_match_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,27 +193,21 @@ def compared() -> Any:
     """A comparison with a row that was tuned and one that is matched."""
     times = {"torch.eager": 200.0, "triton.grouped": 240.0, "triton.autotuned": 160.0}
     times |= {"cupy.tensor_core": 180.0, "cupy.tensor_core:matched": 320.0}
-    rows = {
-        row.label: row for row in made_up.rows({label: ("tensor_core", us) for label, us in times.items()})
+    case = made_up.case(made=made_up.rows({label: ("tensor_core", us) for label, us in times.items()}))
+    case = made_up.with_row(case, "triton.autotuned", tunings=(made_up.SEARCH,), default="triton.grouped")
+    matched = {
+        "default": "cupy.tensor_core",
+        "model": "triton.autotuned",
+        "configuration": "128x256x64, 8 warps, 3 stages",
+        "unmatched": "nearest configuration",
     }
-    rows["triton.autotuned"] = replace(
-        rows["triton.autotuned"], tunings=(made_up.SEARCH,), default="triton.grouped"
-    )
-    rows["cupy.tensor_core:matched"] = replace(
-        rows["cupy.tensor_core:matched"],
-        default="cupy.tensor_core",
-        model="triton.autotuned",
-        configuration="128x256x64, 8 warps, 3 stages",
-        unmatched="nearest configuration",
-    )
-    return made_up.comparison(made_up.case(made=tuple(rows.values())))
+    return made_up.comparison(made_up.with_row(case, "cupy.tensor_core:matched", **matched))
 
 
 def test_the_table_says_what_the_search_cost_and_bought() -> None:
     comparison = compared()
     (case,) = comparison.cases
     table = tables.configurations(case)
-    assert table is not None
     tuned_line, default, model = table.rows
     configuration = "128x256x64, GROUP_M=8, 8 warps, 3 stages"
     assert tuned_line[:5] == ("triton.autotuned", configuration, "2 of 3", "7.25", "this run, 2026-11-20")
@@ -241,16 +224,13 @@ def test_the_table_says_what_the_search_cost_and_bought() -> None:
         assert "nearest configuration" in text
     kept = made_up.with_row(case, "triton.autotuned", tunings=(replace(made_up.SEARCH, kept=True),))
     table = tables.configurations(kept)
-    assert table is not None
     assert table.rows[0][3:5] == ("7.25", "cache, 2026-11-20")
     assert tables.configurations(made_up.case()) is None
 
 
 def test_csv_and_json_hold_the_whole_search() -> None:
     comparison = compared()
-    lines = {
-        line["implementation"]: line for line in csv.DictReader(io.StringIO(csv_file.dumps([comparison])))
-    }
+    lines = made_up.in_csv(comparison)
     line = lines["triton.autotuned"]
     assert (line["configurations"], line["configurations_tried"], line["search_s"]) == ("3", "2", "7.25")
     assert line["configuration"] == made_up.SEARCH.found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +11,13 @@ import torch
 
 import made_up
 from compare import cli, registry
+from compare.code_size.hashes import source_hash
 from compare.command_line import status
-from compare.command_line.status import FAILURE, INCONCLUSIVE, USAGE
+from compare.command_line.status import FAILURE, INCONCLUSIVE
 from compare.commands import compare
 from compare.history.recorded import recorded
 from compare.records import archive
-from compare.report import csv_file, markdown, tables, terminal
+from compare.report import markdown, tables, terminal
 from compare.report import tune as report
 from compare.report.sentences import sentences
 from compare.run import run, tuned
@@ -139,10 +138,8 @@ def test_only_what_has_the_parameter_is_run_unless_others_are_named() -> None:
     op = registry.get_op(OP)
     options = Options((), tune=(("BLOCK_SIZE", (64,)),))
     found = tuned(op, options)
-    assert found is not None
     assert [i.label for i in found.impls] == ["torch.eager", "triton.blocked", "triton.blocked:BLOCK_SIZE=64"]
     named = tuned(op, replace(options, only=("triton.*", "cupy.scalar")))
-    assert named is not None
     assert "cupy.scalar" in [i.label for i in named.impls]
     assert tuned(op, replace(options, tune=())) is None
 
@@ -182,12 +179,6 @@ def test_a_run_checks_and_compiles_every_value(tmp_path: Path) -> None:
     compared = run(op, options, results=tmp_path)
     (found,) = compared.cases
     rows = {row.label: row for row in found.rows}
-    assert list(rows) == [
-        "torch.eager",
-        "cupy.scalar",
-        *(f"cupy.scalar:THREADS={threads}" for threads in (64, 512, 4096)),
-        "pybind.scalar",
-    ]
     for threads in (64, 512):
         row = rows[f"cupy.scalar:THREADS={threads}"]
         assert row.status == "ok", row.reason
@@ -247,20 +238,6 @@ def test_a_user_s_file_declares_its_parameters(tmp_path: Path) -> None:
     assert rows["triton.mine:SIZE=3"]["reason"] == "3 of them"
 
 
-def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    mistakes = {
-        (OP, "--tune", "BLOCKSIZE"): "BLOCK_SIZE of triton.blocked",
-        ("all", "--tune", "BLOCK_SIZE"): "one op",
-        (OP, "--tune", "BLOCK_SIZE", "--matched"): "give one of them",
-        (OP, "--tune", "BLOCK_SIZE", "--crossover", "N"): "leave out --tune",
-    }
-    for words, says in mistakes.items():
-        assert cli.main([*words, "--device", "cpu"]) == USAGE
-        printed = capsys.readouterr()
-        assert says in printed.err
-        assert len(printed.err.strip().splitlines()) == 1
-
-
 def test_more_rows_have_more_time_unless_it_is_given() -> None:
     op = registry.get_op(OP)
 
@@ -298,7 +275,6 @@ def with_values(row: Row) -> Row:
 
 def shown(found: Comparison) -> dict[str, dict[str, str]]:
     table = report.table(found.cases[0])
-    assert table is not None
     headers = [header.replace("\n", " ") for header in table.headers]
     return {line[1]: dict(zip(headers, line, strict=True)) for line in table.rows}
 
@@ -349,12 +325,10 @@ def test_a_table_for_trials_alone_names_several_kernels() -> None:
     (case,) = compared(SIZE_64=50.0).cases
     assert tables.configurations(case) is None
     left = tables.resources(case)
-    assert left is not None
     assert "cupy.a:SIZE=64" not in [line[0] for line in left.rows]
     row = next(row for row in case.rows if row.label == "cupy.a")
     two = (*row.resources, replace(row.resources[0], kernel="second_kernel<float>"))
     table = report.table(made_up.with_row(case, "cupy.a", resources=two))
-    assert table is not None
     assert "kernel" in table.headers
     assert table.rows[-1][:2] == ("", "")
     assert "second_kernel" in table.rows[-1]
@@ -366,8 +340,6 @@ def test_a_table_for_trials_alone_names_several_kernels() -> None:
 def test_rows_are_recorded_read_and_no_older_than_their_source(tmp_path: Path) -> None:
     op = registry.get_op(OP)
     now = {i.label: i for i in registry.implementations(OP)}
-    from compare.code_size.hashes import source_hash
-
     label = "triton.blocked:BLOCK_SIZE=64"
     rows = made_up.rows(dict.fromkeys(("torch.eager", "triton.blocked", label), ("tiled", 50.0)))
     values = {"triton.blocked": 1024, label: 64}
@@ -386,18 +358,12 @@ def test_rows_are_recorded_read_and_no_older_than_their_source(tmp_path: Path) -
     (again,) = archive.read(archive.path_of(run_.environment.device, OP, tmp_path))
     assert [row.parameters for row in again.cases[0].rows] == [row.parameters for row in rows]
     told = recorded(op, tmp_path)
-    assert told is not None
     assert not [row.label for row in told.cases[0].rows if archive.changed_since(row)]
     # Without a GPU the recorded time of each value is replayed.
     options = Options((Case.parse(case, op),), device="cpu", resources=False, tune=(("BLOCK_SIZE", (64,)),))
     replayed = run(op, options, results=tmp_path).cases[-1]
     assert {row.label for row in replayed.rows if row.timing and row.replayed} == {"torch.eager", *values}
-    (line,) = (
-        line
-        for line in csv.DictReader(io.StringIO(csv_file.dumps([replace(run_, cases=(replayed,))])))
-        if line["implementation"] == label
-    )
-    assert line["configuration"] == "BLOCK_SIZE=64"
+    assert made_up.in_csv(replace(run_, cases=(replayed,)))[label]["configuration"] == "BLOCK_SIZE=64"
 
 
 # --------------------------------------------------------------------------- on a GPU
