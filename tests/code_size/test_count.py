@@ -6,6 +6,7 @@ import os
 import secrets
 import textwrap
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 import pytest
@@ -23,6 +24,7 @@ from loops import for_each
 from rows import op_by_op
 
 IMPORT = "from compare.registry import implementation\n\n"
+REGISTERED = '@implementation("vector_add", "torch.mine", level="naive")'
 
 
 def loaded(file: Path, text: str = "") -> Implementation:
@@ -248,44 +250,54 @@ def mine(x, y):
         small_kernel[one(x)](x)
     return x
 '''
+NAMED_AS_ITS_LAUNCH = (
+    f"{IMPORT}import triton\n\n@triton.jit\ndef kernel(mine):\n    mine + 1\n\n"
+    f"{REGISTERED}\ndef mine(x, y):\n    kernel[1](x)\n    return x\n"
+)
+
+
+def with_helper(parameter: str, body: str) -> str:
+    """A function beside one that is named ``helper``."""
+    helper = "def helper(x):\n    return x\n"
+    return f"{IMPORT}{helper}\n{REGISTERED}\ndef mine(x, y{parameter}):\n    return {body}\n"
+
+
 COUNTED = {
-    # kernel, launch, helpers, shared: lines
+    # kernel, launch, helpers, shared: lines; and a kernel of other cases, which is named and not counted
     # Helpers: twice 1, the shorter total of one argument 4, which means the other by its call 4, and total 1.
-    "overloads": (OVERLOADS, (4, 3, 10, 0)),
+    "overloads": (OVERLOADS, (4, 3, 10, 0), ()),
     # Helpers: Pack 4, from_float 2, the shorter specialisation 2, the shorter store 4.
-    "templates": (TEMPLATES, (4, 3, 12, 0)),
+    "templates": (TEMPLATES, (4, 3, 12, 0), ()),
     # Helpers: LOAD 2, WIDTH, half_of, load.
-    "macros": (MACROS, (6, 3, 5, 0)),
+    "macros": (MACROS, (6, 3, 5, 0), ()),
     # Helpers: third 3, second, first, for_ints behind the condition; shared: WARP.
-    "nested helpers": (NESTED, (8, 3, 6, 1)),
-    "fallbacks": (FALLBACKS, (1, 3, 0, 0)),
+    "nested helpers": (NESTED, (8, 3, 6, 1), ()),
+    "fallbacks": (FALLBACKS, (1, 3, 0, 0), ("any_size",)),
     # Helpers: twice 3, one 2.
-    "triton": (TRITON, (3, 6, 5, 0)),
+    "triton": (TRITON, (3, 6, 5, 0), ("small_kernel",)),
+    "an argument of a kernel": (NAMED_AS_ITS_LAUNCH, (3, 3, 0, 0), ()),
+    "a helper": (with_helper("", "helper(x)"), (0, 2, 2, 0), ()),
+    "a helper in a lambda": (with_helper("", "(lambda x: helper(x))(x)"), (0, 2, 2, 0), ()),
+    # A name of the function's own is not one of the module's.
+    "a parameter": (with_helper(", helper=abs", "helper(x)"), (0, 2, 0, 0), ()),
+    "a comprehension": (with_helper("", "[helper for helper in (x, y)][0]"), (0, 2, 0, 0), ()),
+    "an argument of a lambda": (with_helper("", "(lambda helper: helper)(x)"), (0, 2, 0, 0), ()),
 }
 
 
-@for_each("text,lines", COUNTED.values(), ids=lambda case: case[0])
+@for_each("text, lines, fallbacks", COUNTED.values(), ids=lambda case: case[0])
 def test_implementations_have_the_lines_counted_by_hand(
-    text: str, lines: tuple[int, ...], tmp_path: Path, own_registry: None
+    text: str, lines: tuple[int, ...], fallbacks: tuple[str, ...], tmp_path: Path, own_registry: None
 ) -> None:
-    found = code_size(loaded(tmp_path / "users.py", text))
+    impl = loaded(tmp_path / "users.py", text)
+    found = code_size(impl)
     parts = (found.kernel, found.launch, found.helpers, found.shared)
     assert tuple(part.lines for part in parts) == lines
     assert found.lines == sum(lines[:3]), "shared code stands beside the headline"
-
-
-@for_each("text,name", [(FALLBACKS, "any_size"), (TRITON, "small_kernel")])
-def test_a_kernel_of_other_cases_is_named_and_not_counted(
-    text: str, name: str, tmp_path: Path, own_registry: None
-) -> None:
-    assert code_size(loaded(tmp_path / "users.py", text)).fallbacks == (name,)
-
-
-def test_what_a_worker_reports_gives_the_same_size(tmp_path: Path, own_registry: None) -> None:
-    impl = loaded(tmp_path / "users.py", TEMPLATES)
+    assert found.fallbacks == fallbacks
     kernels = launched(impl)
     assert decode(type(kernels), encode(kernels)) == kernels
-    assert code_size(impl, kernels) == code_size(impl)
+    assert code_size(impl, kernels) == found, "by what a worker reports"
 
 
 def test_helpers_of_an_op_are_told_from_shared_code() -> None:
@@ -349,7 +361,6 @@ def test_a_binding_has_its_own_variants_line_only(tmp_path: Path) -> None:
     assert [piece.text.split("(")[0] for piece in found.others] == ["static int shared"]
 
 
-REGISTERED = '@implementation("vector_add", "torch.mine", level="naive")'
 FUNCTION = f"{REGISTERED}\ndef mine(x, y):\n    return x + y\n"
 INSIDE = textwrap.indent(FUNCTION, "    ")
 ELSEWHERE = {
@@ -357,19 +368,16 @@ ELSEWHERE = {
     "a try": f"try:\n    pass\nfinally:\n{INSIDE}",
     "a for": f"for _ in range(1):\n{INSIDE}",
     "a name given anew": f"{FUNCTION}\ndef mine(x):\n    return x\n",
+    "a lambda": f"{REGISTERED[1:]}(lambda x, y: x + y)\n",
 }
 
 
-@for_each("text", ELSEWHERE.values())
+@for_each("where, text", ELSEWHERE.items(), ids=lambda case: case[0])
 def test_a_function_is_found_where_it_stands(
-    text: str, mine: dict[str, Implementation], tmp_path: Path
+    where: str, text: str, mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
-    assert code_size(loaded(tmp_path / "other.py", IMPORT + text)).launch == RoleSize(2, 12)
-
-
-def test_a_lambda_is_its_statement(mine: dict[str, Implementation], tmp_path: Path) -> None:
-    found = code_size(loaded(tmp_path / "other.py", f"{IMPORT}{REGISTERED[1:]}(lambda x, y: x + y)\n"))
-    assert found.launch.lines == 1
+    launch = code_size(loaded(tmp_path / "other.py", IMPORT + text)).launch
+    assert launch.lines == 1 if where == "a lambda" else launch == RoleSize(2, 12)
 
 
 def test_what_exec_makes_has_a_hash_and_no_size(mine: dict[str, Implementation], tmp_path: Path) -> None:
@@ -378,33 +386,6 @@ def test_what_exec_makes_has_a_hash_and_no_size(mine: dict[str, Implementation],
     assert source_hash(impl)
     with pytest.raises(OSError, match=r"^its function is not found in <string>: exec made it"):
         code_size(impl)
-
-
-def test_a_kernel_that_calls_a_name_as_its_launch_is_called_does_not_hold_the_launch(
-    mine: dict[str, Implementation], tmp_path: Path
-) -> None:
-    text = f"import triton\n\n@triton.jit\ndef kernel(mine):\n    mine + 1\n\n{REGISTERED}\n"
-    found = code_size(
-        loaded(tmp_path / "other.py", IMPORT + text + "def mine(x):\n    kernel[1](x)\n    return x\n")
-    )
-    assert (found.kernel.lines, found.launch.lines) == (3, 3)
-
-
-@for_each(
-    "parameter,body,lines",
-    [
-        ("", "helper(x)", 4),
-        (", helper=abs", "helper(x)", 2),
-        ("", "[helper for helper in (x, y)][0]", 2),
-        ("", "(lambda helper: helper)(x)", 2),
-        ("", "(lambda x: helper(x))(x)", 4),
-    ],
-)
-def test_a_name_of_a_function_s_own_is_not_one_of_the_module_s(
-    parameter: str, body: str, lines: int, mine: dict[str, Implementation], tmp_path: Path
-) -> None:
-    text = f"def helper(x):\n    return x\n\n{REGISTERED}\ndef mine(x, y{parameter}):\n    return {body}\n"
-    assert code_size(loaded(tmp_path / "other.py", IMPORT + text)).lines == lines
 
 
 @for_each("broken", [b"def f(:\n", b"# \xff\n", b"x = '\x00'\n"])
@@ -458,9 +439,19 @@ def test_sizes_are_kept_until_a_source_changes(
     assert counted.count("triton.mine") == 2
 
 
-def test_concepts_are_not_found_in_comments() -> None:
-    assert concepts_of([CodePiece("int x; // __shared__ and asm\n", "cuda")]) == ()
-    assert concepts_of([CodePiece("__shared__ int x;", "cuda")]) == ("shared memory",)
+@for_each(
+    "text, language, concepts",
+    [
+        ("int x; // __shared__ and asm\n", "cuda", ()),
+        ("__shared__ int x;", "cuda", ("shared memory",)),
+        ("gl.BlockedLayout([1], [32], [4], [0])", "python", ("register layouts",)),
+        ("gl.SwizzledSharedLayout(1, 1, 1, [0])", "python", ()),
+    ],
+)
+def test_concepts_are_those_of_the_code(
+    text: str, language: Literal["python", "cuda"], concepts: tuple[str, ...]
+) -> None:
+    assert concepts_of([CodePiece(text, language)]) == concepts
 
 
 @for_each(
@@ -476,13 +467,6 @@ def test_what_is_said_in_both_is_the_same_concept(triton: str, gluon: str) -> No
     found = concepts_of([CodePiece(triton, "python")])
     assert found
     assert concepts_of([CodePiece(gluon, "python")]) == found
-
-
-def test_a_layout_of_registers_is_one_to_know() -> None:
-    assert concepts_of([CodePiece("gl.BlockedLayout([1], [32], [4], [0])", "python")]) == (
-        "register layouts",
-    )
-    assert concepts_of([CodePiece("gl.SwizzledSharedLayout(1, 1, 1, [0])", "python")]) == ()
 
 
 def test_what_cannot_be_counted_is_said_why(

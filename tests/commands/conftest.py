@@ -1,4 +1,4 @@
-"""What a mistaken command says."""
+"""What a command prints, and what a mistaken one says."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from collections.abc import Callable
 import pytest
 
 from compare import cli
-from compare.command_line.status import USAGE
+from compare.command_line.status import SUCCESS, USAGE
 
 
 @pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run a command, which ends with this status: what it prints, on stdout and on stderr."""
+
+    def ran(*words: str, status: int = SUCCESS) -> tuple[str, str]:
+        assert cli.main(words) == status
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return ran
+
+
+@pytest.fixture
+def complaint(printed: Callable[..., tuple[str, str]]) -> Callable[..., str]:
     """Run a command: the one line that it prints; nothing else, and status 2."""
 
-    def printed(*arguments: str) -> str:
-        assert cli.main(arguments) == USAGE
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert "Traceback" not in printed.err
-        assert len(printed.err.strip().splitlines()) == 1
-        return printed.err
+    def said(*words: str) -> str:
+        out, err = printed(*words, status=USAGE)
+        assert out == ""
+        assert "Traceback" not in err
+        assert len(err.strip().splitlines()) == 1
+        return err
 
-    return printed
+    return said

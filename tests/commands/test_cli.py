@@ -1,9 +1,8 @@
-"""The command line: which command is meant, help without delay, and one clear message for what goes wrong."""
+"""The command line: which command is meant, the list of ops, help without delay, and what a mistake says."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -11,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import processes
-from compare import cli
+from compare import cli, registry
 from compare.command_line.options import COMMANDS
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
 from compare.records import archive
@@ -25,6 +24,7 @@ from compare.registry import ROOT
 from compare.spec import Comparison
 
 Complaint = Callable[..., str]
+Printed = Callable[..., tuple[str, str]]
 
 
 def test_an_error_of_the_tool_is_one_line(monkeypatch: pytest.MonkeyPatch, complaint: Complaint) -> None:
@@ -41,10 +41,13 @@ def test_an_error_of_the_tool_is_one_line(monkeypatch: pytest.MonkeyPatch, compl
         cli.main(["softmax"])
 
 
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(
+    *arguments: str, cwd: Path = ROOT, flags: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command in a new process, which imports all anew."""
     return subprocess.run(
-        [sys.executable, "-m", "compare", *arguments],
-        cwd=ROOT,
+        [sys.executable, *flags, "-m", "compare", *arguments],
+        cwd=cwd,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -101,22 +104,32 @@ def test_the_help_names_every_command_and_each_has_its_own(capsys: pytest.Captur
         assert "--crossover" not in text
 
 
-def test_options_may_come_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--device", "cpu", "--only", "*.gluon", "list"]) == SUCCESS
-    assert "layer_norm" in capsys.readouterr().out
+def test_list_shows_everything_there_is(printed: Printed) -> None:
+    text, _ = printed("list")
+    for name in registry.op_names():
+        assert f"{name}  {registry.get_op(name).signature}" in text
+        for impl in registry.implementations(name):
+            assert impl.label in text
+
+
+def test_a_file_with_an_op_is_not_run_for_a_list(printed: Printed, own_registry: None) -> None:
+    file = "tests/support/one_file_op.py"
+    text, _ = printed("list", "--only", "triton.blocked", "--load", file)
+    assert "scale_shift" not in registry.op_names()
+    assert f"scale_shift  of {file}, which is not run for a list" in text
+    assert not [name for name in sys.modules if name.startswith("_loaded_one_file_op")]
+
+
+def test_options_may_come_before_the_command(printed: Printed) -> None:
+    text, _ = printed("--device", "cpu", "--only", "*.gluon", "list")
+    assert "layer_norm" in text
+    assert "vector_add" not in text, "it has no such implementation"
 
 
 @pytest.mark.parametrize("words", [["vector_add"], ["list"], ["map"]], ids="_".join)
 def test_a_python_without_the_packages_is_told_from_an_error(words: list[str]) -> None:
     """The likeliest mistake of all: the environment is not activated."""
-    run = subprocess.run(
-        [sys.executable, "-S", "-m", "compare", *words],  # without site-packages
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    run = command(*words, flags=["-S"], PYTHONPATH=str(ROOT))  # without site-packages
     assert run.returncode == USAGE
     says = f"this Python, {re.escape(sys.executable)}, has no module '\\w+': run 'make install' in "
     assert re.search(f"{says}.*, then 'source .venv/bin/activate'; ", run.stderr)
@@ -139,7 +152,6 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     assert "\x1b" not in run.stdout
     assert "checking the others than torch.eager" in run.stderr
     (comparison,) = archive.read(out)
-    json.loads(out.read_text())
     checked = {row.label for case in comparison.cases for row in case.rows if row.agreement}
     assert {"torch.eager", "triton.blocked"} <= checked
     assert all(label in run.stdout for label in checked)
@@ -189,14 +201,8 @@ def test_no_module_of_the_current_folder_is_imported(tmp_path: Path) -> None:
         "def mine(x, y):\n"
         "    return blocked(x, y)\n"
     )
-    arguments = ("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--only", "*.mine")
-    done = subprocess.run(
-        [sys.executable, "-m", "compare", *arguments, "--arch", "sm_90", "--load", mine],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    words = ("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--only", "*.mine", "--arch", "sm_90")
+    done = command(*words, "--load", str(mine), cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
     assert done.returncode == SUCCESS, done.stderr
 

@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 import made_up
-from compare import cli, registry
+from compare import registry
 from compare.command_line import status
 from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS, USAGE
 from compare.records import archive
 from compare.spec import Comparison, Op, Options, UsageError
+from loops import for_each
 
 OPS = registry.op_names()
 Complaint = Callable[..., str]
+Printed = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
@@ -45,10 +47,10 @@ def test_an_unwritable_file_is_found_out_before_the_run(
     assert stub == []
 
 
-def test_options_reach_the_run(stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_reach_the_run(stub: list[tuple[str, Options]], printed: Printed) -> None:
     arguments = ["softmax", "--case", "M=2,N=3,fp16", "--case", "M=2,N=5,bf16", "--only", "triton.*"]
     arguments += ["--arch", "sm_75,sm_90", "--arch", "sm_80", "--seed", "7", "--budget", "3.5"]
-    assert cli.main(arguments) == SUCCESS
+    printed(*arguments)
     ((name, options),) = stub
     assert name == "softmax"
     assert [str(case) for case in options.cases] == ["M=2,N=3,fp16", "M=2,N=5,bf16"]
@@ -56,29 +58,25 @@ def test_options_reach_the_run(stub: list[tuple[str, Options]], capsys: pytest.C
     assert (options.only, options.seed, options.budget_s) == (("triton.*",), 7, 3.5)
 
 
-def test_a_sweep_takes_every_case_once(
-    stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli.main(["softmax", "--sweep"])
+def test_a_sweep_takes_every_case_once(stub: list[tuple[str, Options]], printed: Printed) -> None:
+    _, said = printed("softmax", "--sweep")
     cases = stub[0][1].cases
     cases_of_op = registry.get_op("softmax").cases
     assert cases[0] == cases_of_op.default
     assert set(cases) == {cases_of_op.default, *cases_of_op.sweep}
     assert len(set(cases)) == len(cases)
-    said = capsys.readouterr().err
     smoke = len(cases_of_op.smoke)
     assert re.match(rf"about \d+ s, more on the first run: {smoke} smoke cases x \d+ implementations;", said)
 
 
 def test_all_compares_every_op_and_writes_whole_files(
-    stub: list[tuple[str, Options]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: list[tuple[str, Options]], tmp_path: Path, printed: Printed
 ) -> None:
     paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown")}
     files = (word for kind, path in paths.items() for word in (f"--{kind}", str(path)))
-    assert cli.main(["all", *files]) == SUCCESS
+    said, _ = printed("all", *files)
     assert [name for name, _ in stub] == OPS
-    printed = capsys.readouterr().out
-    assert all(re.search(rf"(?m)^{name}  ", printed) for name in OPS)
+    assert all(re.search(rf"(?m)^{name}  ", said) for name in OPS)
     assert [run.op for run in archive.read(paths["json"])] == OPS
     lines = list(csv.DictReader(paths["csv"].read_text().splitlines()))
     assert {line["op"] for line in lines} == set(OPS)
@@ -87,20 +85,19 @@ def test_all_compares_every_op_and_writes_whole_files(
 
 
 def test_what_cannot_be_written_is_shown_all_the_same(
-    stub: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: list[object], tmp_path: Path, printed: Printed
 ) -> None:
     """Every op, and every other file; what could not be is said last."""
     table = tmp_path / "out.csv"
-    assert cli.main(["all", "--json", "/dev/full", "--csv", str(table)]) == USAGE
-    printed = capsys.readouterr()
-    assert all(re.search(rf"(?m)^{name}  ", printed.out) for name in OPS)
+    out, err = printed("all", "--json", "/dev/full", "--csv", str(table), status=USAGE)
+    assert all(re.search(rf"(?m)^{name}  ", out) for name in OPS)
     assert {line["op"] for line in csv.DictReader(table.read_text().splitlines())} == set(OPS)
-    assert "/dev/full could not be written: No space left on device. The results are on" in printed.err
-    assert len(printed.err.splitlines()) == 2
+    assert "/dev/full could not be written: No space left on device. The results are on" in err
+    assert len(err.splitlines()) == 2
 
 
 def test_what_cannot_be_recorded_is_shown_all_the_same(
-    stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Printed
 ) -> None:
     class Gpu:
         type = "cuda"
@@ -112,50 +109,42 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
     real = archive.record
     monkeypatch.setattr(archive, "record", record)
     monkeypatch.setattr("compare.commands.compare.prepare", lambda *_: Gpu)
-    assert cli.main(["all", "--record"]) == USAGE
-    printed = capsys.readouterr()
+    out, err = printed("all", "--record", status=USAGE)
     for name in OPS:
-        assert re.search(rf"(?m)^{name}  ", printed.out)
-        assert f"{name}.jsonl could not be written: [Errno 20]" in printed.err
+        assert re.search(rf"(?m)^{name}  ", out)
+        assert f"{name}.jsonl could not be written: [Errno 20]" in err
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
+@for_each(
+    "changes, interrupted, expected",
     [
-        ({}, SUCCESS),
-        ({"status": "unavailable", "reason": "needs sm_90", "agreement": None}, SUCCESS),
-        ({"status": "failed", "reason": "RuntimeError"}, INCONCLUSIVE),
-        ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, FAILURE),
+        ({}, False, SUCCESS),
+        ({}, True, INCONCLUSIVE),
+        ({"status": "unavailable", "reason": "needs sm_90", "agreement": None}, False, SUCCESS),
+        ({"status": "failed", "reason": "RuntimeError"}, False, INCONCLUSIVE),
+        ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, False, FAILURE),
+        ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, True, FAILURE),
     ],
 )
-def test_exit_status_of_one_row(changes: dict[str, object], expected: int) -> None:
+def test_exit_status_of_one_row(changes: dict[str, object], interrupted: bool, expected: int) -> None:
     case = made_up.with_row(made_up.case(), "cupy.online", **changes)
-    assert status.of(made_up.comparison(case)) == expected
-
-
-def test_a_disagreement_outranks_an_interruption() -> None:
-    wrong = made_up.with_row(made_up.case(), "cupy.online", status="disagrees")
-    assert status.of(made_up.comparison(wrong, interrupted=True)) == FAILURE
-    assert status.of(made_up.comparison(interrupted=True)) == INCONCLUSIVE
+    assert status.of(made_up.comparison(case, interrupted=interrupted)) == expected
     assert status.of(replace(made_up.comparison(), cases=())) == INCONCLUSIVE
 
 
 def test_an_interruption_ends_all_and_writes_what_there_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Printed
 ) -> None:
-    def run(op: object, options: Options, progress: object) -> Comparison:
-        return made_up.comparison(interrupted=True)
-
-    monkeypatch.setattr("compare.run.run", run)
+    monkeypatch.setattr("compare.run.run", lambda *_: made_up.comparison(interrupted=True))
     out = tmp_path / "out.json"
-    assert cli.main(["all", "--json", str(out)]) == INCONCLUSIVE
+    said, _ = printed("all", "--json", str(out), status=INCONCLUSIVE)
     (only,) = archive.read(out)
     assert only.interrupted
-    assert "INTERRUPTED" in capsys.readouterr().out
+    assert "INTERRUPTED" in said
 
 
 def test_an_error_in_one_op_writes_the_ops_before_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Printed
 ) -> None:
     def run(op: Op, options: Options, progress: object) -> Comparison:
         if op.name == OPS[2]:
@@ -167,15 +156,13 @@ def test_an_error_in_one_op_writes_the_ops_before_it(
     monkeypatch.setattr("compare.report.html.page.dumps", lambda runs: rendered.append(len(runs)) or "")
     paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "html")}
     arguments = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
-    assert cli.main(["all", *arguments]) == USAGE
+    _, said = printed("all", *arguments, status=USAGE)
     assert [run.op for run in archive.read(paths["json"])] == OPS[:2]
     assert rendered == [2]  # once, and not after every op
-    assert "too large for this device" in capsys.readouterr().err
+    assert "too large for this device" in said
 
 
-def test_verbose_says_each_step_with_its_seconds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbose_says_each_step_with_its_seconds(monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
     def run(op: object, options: Options, progress: Callable[[str, float], None]) -> Comparison:
         progress("checking it", 0.0)
         time.sleep(0.05)
@@ -184,15 +171,13 @@ def test_verbose_says_each_step_with_its_seconds(
         return made_up.comparison()
 
     monkeypatch.setattr("compare.run.run", run)
-    assert cli.main(["softmax", "-v"]) == SUCCESS
-    printed = capsys.readouterr()
-    lines = [re.fullmatch(r" *(\d+\.\d\d) s  (.+)", line) for line in printed.err.splitlines()]
+    out, err = printed("softmax", "-v")
+    lines = [re.fullmatch(r" *(\d+\.\d\d) s  (.+)", line) for line in err.splitlines()]
     said = [(line[2], float(line[1])) for line in lines if line]
     assert len(said) == len(lines)
     steps = [what for what, _ in said]
     assert steps[-5:] == ["checking it", "timing it", "printing", "writing files", "in all"]
     assert dict(said)["checking it"] >= 0.05
     assert dict(said)["in all"] == pytest.approx(sum(seconds for _, seconds in said[:-1]), abs=0.1)
-    assert "softmax  y = exp(x" in printed.out
-    cli.main(["softmax"])
-    assert capsys.readouterr().err == ""
+    assert "softmax  y = exp(x" in out
+    assert printed("softmax")[1] == ""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from compare import cli
 from compare.command_line.status import SUCCESS, USAGE
 from compare.registry import ROOT
 from test_house import FILES_OF_AN_OP
 
+Complaint = Callable[..., str]
 MUTATIONS = "tests/mutations/{}.diff"
 
 
@@ -22,16 +23,15 @@ def written(folder: Path) -> set[str]:
 
 
 def test_it_writes_every_file_of_an_op_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, printed: Callable[..., tuple[str, str]]
 ) -> None:
-    assert cli.main(["new-op", "cubed", "--into", str(tmp_path)]) == SUCCESS
+    said, _ = printed("new-op", "cubed", "--into", str(tmp_path))
     files = {file.format("cubed") for file in (*FILES_OF_AN_OP, MUTATIONS)}
     assert written(tmp_path) == files
-    printed = capsys.readouterr().out
     for file in files:
-        assert str(tmp_path / file) in printed
+        assert str(tmp_path / file) in said
         assert "new_op" not in (tmp_path / file).read_text()
-    assert f"Next: move them into the same folders of {ROOT}. Then: python -m compare cubed" in printed
+    assert f"Next: move them into the same folders of {ROOT}. Then: python -m compare cubed" in said
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,19 @@ def test_it_writes_every_file_of_an_op_and_says_so(
         (None, "new-op takes a name"),
     ],
 )
-def test_what_it_refuses(
-    name: str | None, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    into = ["--into", str(tmp_path)]
+def test_what_it_refuses(name: str | None, says: str, complaint: Complaint, tmp_path: Path) -> None:
     if name == "norm":  # a header of the project's
         header = tmp_path / "cuda_impl" / "kernels" / "norm.cuh"
         header.parent.mkdir(parents=True)
         header.touch()
     before = written(tmp_path)
-    assert cli.main(["new-op", *([name] if name else []), *into]) == USAGE
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+    assert says in complaint("new-op", *([name] if name else []), "--into", str(tmp_path))
     assert written(tmp_path) == before
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path, complaint: Complaint) -> None:
     (tmp_path / "file").touch()
-    assert cli.main(["new-op", "cubed", "--into", str(tmp_path / "file")]) == USAGE
-    assert "new-op cubed: cannot write" in capsys.readouterr().err
+    assert "new-op cubed: cannot write" in complaint("new-op", "cubed", "--into", str(tmp_path / "file"))
 
 
 @pytest.fixture

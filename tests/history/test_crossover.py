@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,13 +49,15 @@ def run(asked: Options) -> Comparison:
     return made_up.comparison(compared)
 
 
-def found_in(asked: list[Options] | None = None) -> crossover.Crossover:
+def found_in(
+    asked: list[Options] | None = None, memory: int = MEMORY, ran: Callable[[Options], Comparison] = run
+) -> crossover.Crossover:
     def watched(options: Options) -> Comparison:
         if asked is not None:
             asked.append(options)
-        return run(options)
+        return ran(options)
 
-    return crossover.find(OP, "N", BASE, Options(cases=()), MEMORY, watched)
+    return crossover.find(OP, "N", BASE, Options(cases=()), memory, watched)
 
 
 # --------------------------------------------------------------------------- the search
@@ -83,10 +85,10 @@ def test_only_what_may_win_is_timed_between_sizes() -> None:
 def test_no_size_is_too_large_for_the_device() -> None:
     small = 10**9
     asked: list[Options] = []
-    crossover.find(OP, "N", BASE, Options(cases=()), small, lambda o: (asked.append(o), run(o))[1])
+    found_in(asked, small)
     assert max(OP.cost(options.cases[0]).bytes for options in asked) <= small / crossover.MEMORY_SHARE
     with pytest.raises(ValueError, match="memory"):
-        crossover.find(OP, "N", BASE, Options(cases=()), 10**6, run)
+        found_in(memory=10**6)
 
 
 def test_an_interruption_keeps_what_there_is() -> None:
@@ -95,7 +97,7 @@ def test_an_interruption_keeps_what_there_is() -> None:
     def stopped(options: Options) -> Comparison:
         return replace(run(options), interrupted=next(count) == 3)
 
-    found = crossover.find(OP, "N", BASE, Options(cases=()), MEMORY, stopped)
+    found = found_in(ran=stopped)
     assert found.interrupted
     assert len(found.standings) == 4
     assert "INTERRUPTED" in crossings.render(found, 100)
@@ -116,6 +118,7 @@ def test_every_change_between_grid_sizes_is_closed_in_on(changes: list[int], lev
             seen[size] = frozenset("AB" if near else "AB"[sum(size >= at for at in changes) % 2])
         sizes = crossover.next_sizes(seen)
         assert not seen.keys() & set(sizes)
+        assert all(size % max(1, 2 ** (size.bit_length() - 1) // 16) == 0 for size in sizes), "round ones"
     known = sorted(seen)
     made = [crossover.Standing(size, {}, seen[size], CaseComparison("", Cost(0, 0, 0), ())) for size in known]
     for crossing in crossover.crossings(made):
@@ -128,18 +131,6 @@ def test_every_change_between_grid_sizes_is_closed_in_on(changes: list[int], lev
         assert crossover.middle(ends[0], ends[1]) is None
         assert crossover.middle(ends[-2], ends[-1]) is None
     assert len(known) <= len(grid) + 24 * len(changes)
-
-
-@given(st.integers(1, 10**7), st.integers(1, 10**7))
-def test_a_middle_is_round_and_strictly_between(low: int, high: int) -> None:
-    low, high = min(low, high), max(low, high)
-    size = crossover.middle(low, high)
-    if size is None:
-        assert high <= max(low + 1, low * 1.3)
-    else:
-        assert low < size < high
-        step = max(1, 2 ** math.floor(math.log2(size)) // 16)
-        assert size % step == 0
 
 
 def test_a_grid_spans_what_is_swept() -> None:

@@ -407,20 +407,18 @@ def test_the_command_shows_and_writes(
 def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = {}
-    for words in ((), ("--all",), ("softmax",), ("softmax", "vector_add")):
-        assert cli.main(["map", *words, "--records", str(recorded)]) == SUCCESS
-        shown[words] = capsys.readouterr().out
-    assert made_up.CASE not in shown[()]
-    assert "--all" in shown[()]
-    assert all(
-        f"vector_add {made_up.CASE}" in shown[words] for words in (("--all",), ("softmax", "vector_add"))
-    )
-    assert all(f"softmax {made_up.CASE}" in text for words, text in shown.items() if words)
-    only = recorded / "softmax.jsonl"
-    assert cli.main(["map", "--records", str(only)]) == SUCCESS
-    assert f"softmax {made_up.CASE}" in capsys.readouterr().out
-    other = recorded / "vector_add.jsonl"
-    assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == SUCCESS
-    both = capsys.readouterr().out
-    assert all(f"{op} {made_up.CASE}" in both for op in ("softmax", "vector_add"))
+    both = ["softmax", "vector_add"]
+    files = [recorded / f"{op}.jsonl" for op in both]
+    for words, records, ops in (
+        ([], [recorded], []),
+        (["--all"], [recorded], both),
+        (["softmax"], [recorded], ["softmax"]),
+        (both, [recorded], both),
+        ([], files[:1], ["softmax"]),
+        (["--all"], files, both),
+    ):
+        options = (word for path in records for word in ("--records", str(path)))
+        assert cli.main(["map", *words, *options]) == SUCCESS
+        printed = capsys.readouterr().out
+        assert [op for op in both if f"{op} {made_up.CASE}" in printed] == ops
+        assert ops or "--all" in printed

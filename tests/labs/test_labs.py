@@ -54,6 +54,7 @@ def test_it_is_whole(lab: Lab) -> None:
     assert f"<!-- generated: lab {lab.number} -->" in (folder / "instructor.md").read_text()
     names = {file.name for file in (labs.SOLUTIONS / lab.name).iterdir() if file.is_file()}
     assert names == {ANSWERS, *(task.file for task in lab.task)}
+    assert len(set(lab.starters)) == len(lab.starters) == len(names) - 1, "a file of several tasks once"
 
 
 @every_lab

@@ -16,7 +16,7 @@ from compare.labs import marking
 from compare.labs.marking import Marks, Part, best, correctness, speeds
 from compare.labs.running import Run
 from compare.labs.work import read_folder
-from compare.spec import Finding, Mismatch, Row
+from compare.spec import Finding, Mismatch, Row, Status
 from loops import for_each
 
 SMALL, ODD, BIG = "M=4,N=8,fp32", "M=4,N=9,fp32", made_up.CASE
@@ -61,20 +61,31 @@ def submission(tmp_path: Path) -> Path:
 Ran = Callable[..., Run]
 
 
-def graded(folder: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran, device: str = "cpu") -> dict[str, Part]:
-    """The parts by name, where every comparison gives what ``ran`` makes of its cases and labels."""
-    monkeypatch.setattr(marking, "run", ran)
-    monkeypatch.setattr(marking, "pick", lambda word: torch.device(device))
-    work = read_folder(folder, rubric=folder.parent / "01_made_up" / "lab.toml")
-    marks = correctness(work, "auto", 1.0, lambda what: None)
-    return {part.name: part for part in speeds(work, marks, "auto", 1.0, lambda what: None).parts}
+Graded = Callable[..., dict[str, Part]]
 
 
-def rows(*found: Row) -> Ran:
-    """A run with these rows on every case."""
+@pytest.fixture
+def graded(submission: Path, monkeypatch: pytest.MonkeyPatch) -> Graded:
+    """Mark ``submission``: its parts by name, where every comparison gives what ``ran`` makes of it."""
+
+    def parts(ran: Ran, device: str = "cpu") -> dict[str, Part]:
+        monkeypatch.setattr(marking, "run", ran)
+        monkeypatch.setattr(marking, "pick", lambda word: torch.device(device))
+        work = read_folder(submission, rubric=submission.parent / "01_made_up" / "lab.toml")
+        marks = correctness(work, "auto", 1.0, lambda what: None)
+        return {part.name: part for part in speeds(work, marks, "auto", 1.0, lambda what: None).parts}
+
+    return parts
+
+
+def rows(*found: Row, on_odd: Row | None = None, asked: list[list[str]] | None = None) -> Ran:
+    """A run with these rows on every case, but for ``on_odd``; adds the cases of each run to ``asked``."""
 
     def ran(op: str, cases: list[str], *_: Any, **__: Any) -> Run:
-        made = (made_up.case(case, tuple(found)) for case in cases)
+        if asked is not None:
+            asked.append(cases)
+        odd = found if on_odd is None else (*found[:-1], on_odd)
+        made = (made_up.case(case, odd if case == ODD else found) for case in cases)
         return Run(made_up.comparison(*made, environment=made_up.LAPTOP))
 
     return ran
@@ -83,8 +94,8 @@ def rows(*found: Row) -> Ran:
 GROUP, LIMIT, SPEED = "T: small", "T: at most 40 registers", "T: speed of at least 0.9x triton.onepass"
 
 
-def test_everything_right(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = graded(submission, monkeypatch, rows(BASELINE, MINE))
+def test_everything_right(graded: Graded) -> None:
+    parts = graded(rows(BASELINE, MINE))
     assert {name: (part.result, part.points) for name, part in parts.items()} == {
         GROUP: ("passed", 2),
         LIMIT: ("passed", 1),
@@ -102,58 +113,54 @@ WRONG = replace(
 BORROWED = replace(made_up.DISAGREEMENT, findings=(Finding("own work", False, "it called aten::softmax"),))
 
 
-@pytest.mark.parametrize(
-    ("row", "result", "says"),
+FAULTY = replace(BASELINE, status="failed", reason="CUDA error")
+
+
+def failed(reason: str, status: Status = "failed") -> tuple[Row, Row]:
+    return BASELINE, replace(MINE, status=status, reason=reason)
+
+
+@for_each(
+    "made, result, says",
     [
-        (WRONG, "wrong", "3 elements"),
-        (replace(WRONG, agreement=BORROWED, reason="own work: aten"), "refused", "aten"),
-        (replace(MINE, status="impossible", reason="faster than the floor"), "refused", "floor"),
-        (replace(MINE, status="failed", reason="mine.py:3: NameError: x"), "error", "mine.py:3"),
-        (replace(MINE, status="failed", reason="it took longer than 10 s"), "timeout", "10 s"),
-        (replace(MINE, status="failed", reason="it forked its process: it may not"), "refused", "forked"),
-        (replace(MINE, status="unavailable", reason="not written yet: step 1"), "not started", "step 1"),
-        (replace(MINE, status="unavailable", reason="multiples of 64 only"), "wrong", "multiples"),
-        (replace(MINE, status="unavailable", reason="needs sm_90, this is sm_75"), "left out", "sm_90"),
+        ((BASELINE, WRONG), "wrong", "3 elements"),
+        ((BASELINE, replace(WRONG, agreement=BORROWED, reason="own work: aten")), "refused", "aten"),
+        (failed("faster than the floor", "impossible"), "refused", "floor"),
+        (failed("mine.py:3: NameError: x"), "error", "mine.py:3"),
+        (failed("it took longer than 10 s"), "timeout", "10 s"),
+        (failed("it forked its process: it may not"), "refused", "forked"),
+        (failed("not written yet: step 1", "unavailable"), "not started", "step 1"),
+        (failed("multiples of 64 only", "unavailable"), "wrong", "multiples"),
+        (failed("needs sm_90, this is sm_75", "unavailable"), "left out", "sm_90"),
+        # the reference failed too
+        ((FAULTY, replace(MINE, status="failed", reason="x")), "machine", "CUDA error"),
+        ((BASELINE,), "error", "registers no implementation"),
     ],
+    ids=lambda case: case[2],
 )
-def test_a_row_s_result(
-    row: Row, result: str, says: str, submission: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = graded(submission, monkeypatch, rows(BASELINE, row))
+def test_what_rows_are_worth(made: tuple[Row, ...], result: str, says: str, graded: Graded) -> None:
+    parts = graded(rows(*made))
     assert (parts[GROUP].result, parts[GROUP].points) == (result, 0)
     assert says in parts[GROUP].detail
     assert (parts[LIMIT].result, parts[LIMIT].points) == ("not started", 0)
 
 
-def test_a_group_needs_all_its_cases(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ran(op: str, cases: list[str], *_: Any, **__: Any) -> Run:
-        made = (made_up.case(case, (BASELINE, WRONG if case == ODD else MINE)) for case in cases)
-        return Run(made_up.comparison(*made, environment=made_up.LAPTOP))
-
-    part = graded(submission, monkeypatch, ran)[GROUP]
+def test_a_group_needs_all_its_cases(graded: Graded) -> None:
+    part = graded(rows(BASELINE, MINE, on_odd=WRONG))[GROUP]
     assert (part.result, part.points) == ("wrong", 0)
     assert part.detail.startswith(ODD)
     assert part.mismatch
 
 
-def test_a_failed_reference_is_the_machine_s_fault(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = replace(BASELINE, status="failed", reason="CUDA error")
-    part = graded(submission, monkeypatch, rows(broken, replace(MINE, status="failed", reason="x")))[GROUP]
-    assert part.result == "machine"
-    assert "CUDA error" in part.detail
-
-
 @pytest.mark.parametrize(("alone", "result"), [(True, "error"), (False, "machine")])
-def test_where_no_comparison_came_of_it(
-    alone: bool, result: str, submission: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_comparison_came_of_it(alone: bool, result: str, graded: Graded) -> None:
     """The reference without the file decides whose fault it is."""
 
     def ran(op: str, cases: list[str], only: list[str], *more: Any, **__: Any) -> Run:
         works = alone and only == ["triton.onepass"] and len(more) < 3
         return rows(BASELINE)(op, cases) if works else Run(None, "killed")
 
-    assert graded(submission, monkeypatch, ran)[GROUP].result == result
+    assert graded(ran)[GROUP].result == result
 
 
 @pytest.mark.parametrize(
@@ -165,25 +172,20 @@ def test_where_no_comparison_came_of_it(
     ],
 )
 def test_a_file_that_is_missing_or_cannot_be_loaded(
-    said: str, result: str, submission: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, result: str, submission: Path, graded: Graded
 ) -> None:
     refused = Run(None, said, refused=True)
-    part = graded(submission, monkeypatch, lambda *_, **__: refused)[GROUP]
+    part = graded(lambda *_, **__: refused)[GROUP]
     assert (part.result, part.detail) == (result, said)
     (submission / "mine.py").unlink()
-    parts = graded(submission, monkeypatch, rows(BASELINE), "cuda")
+    parts = graded(rows(BASELINE), "cuda")
     assert parts[GROUP].detail == "there is no mine.py"
     assert parts[SPEED].result == "not started"  # and counted: the machine could have shown it
 
 
-def test_a_label_that_is_not_registered(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = graded(submission, monkeypatch, rows(BASELINE))[GROUP]
-    assert part.result == "error"
-    assert "registers no implementation" in part.detail
-
-
 ONE_OF, LATER = 'one_of = ["HMMA", "HGMMA"]', 'one_of = ["HGMMA"], requires = "sm_100"'
 NAMES, BITS = "multiplies by HMMA or HGMMA", "loads of at least 128 bits"
+LATE = "resources unread: compiling it for sm_90 took longer than 20 s, the limit (--timeout)"
 HGMMA, FFMA = {"instruction": "HGMMA.64x128x16"}, {"instruction": "FFMA"}
 
 
@@ -197,77 +199,57 @@ HGMMA, FFMA = {"instruction": "HGMMA.64x128x16"}, {"instruction": "FFMA"}
         ("instruction", ONE_OF, NAMES, HGMMA, "passed", "HGMMA.64x128x16"),
         ("instruction", ONE_OF, NAMES, FFMA, "wrong", "got FFMA, expected HMMA or HGMMA"),
         ("instruction", LATER, "multiplies by HGMMA", FFMA, "left out", "needs sm_100, this is sm_90"),
+        ("registers", "at_most = 40", "at most 40 registers", None, "timeout", LATE),
     ],
 )
 def test_a_limit(
     figure: str,
     limit: str,
     name: str,
-    kernel: dict[str, object],
+    kernel: dict[str, object] | None,
     result: str,
     says: str,
     submission: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    graded: Graded,
 ) -> None:
     rubric = submission.parent / "01_made_up" / "lab.toml"
     rubric.write_text(LAB.replace('figure = "registers", at_most = 40', f'figure = "{figure}", {limit}'))
-    mine = replace(MINE, resources=(made_up.kernel("triton.mine", **kernel),))
-    part = graded(submission, monkeypatch, rows(BASELINE, mine))[f"T: {name}"]
-    assert (part.result, part.points) == (result, float(result == "passed"))
+    mine = replace(MINE, resources=(), reason=LATE)
+    if kernel is not None:
+        mine = replace(MINE, resources=(made_up.kernel("triton.mine", **kernel),))
+    part = graded(rows(BASELINE, mine))[f"T: {name}"]
+    assert (part.result, part.points, part.of) == (result, float(result == "passed"), 1)
     assert says in part.detail
 
 
-def test_a_kernel_that_takes_too_long_to_compile_meets_no_limit(
-    submission: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = "resources unread: compiling it for sm_90 took longer than 20 s, the limit (--timeout)"
-    mine = replace(MINE, resources=(), reason=late)
-    part = graded(submission, monkeypatch, rows(BASELINE, mine))[LIMIT]
-    assert (part.result, part.of, part.detail) == ("timeout", 1, late)
-
-
 @for_each("us, result, points", [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)])
-def test_speed_is_relative_to_the_reference(
-    us: float, result: str, points: float, submission: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speed_is_relative_to_the_reference(us: float, result: str, points: float, graded: Graded) -> None:
     medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", us)}
-    part = graded(submission, monkeypatch, rows(*made_up.rows(medians)), "cuda")[SPEED]
+    part = graded(rows(*made_up.rows(medians)), "cuda")[SPEED]
     assert (part.result, part.points) == (result, points)
     assert "triton.onepass (95% interval" in part.detail
 
 
-def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(
-    submission: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(graded: Graded) -> None:
     reference = made_up.rows({"triton.onepass": ("tiled", 86.0)})[0]
     noisy = made_up.samples(100.0, "noisy", spread=0.3)
     timed = made_up.timing("triton.mine", 100.0, None)
     mine = replace(MINE, timing=replace(timed, cold_us=made_up.estimate(noisy)))
-    runs: list[str] = []
-
-    def ran(op: str, cases: list[str], *more: Any, **keywords: Any) -> Run:
-        runs.append(op)
-        return rows(BASELINE, reference, mine)(op, cases)
-
-    part = graded(submission, monkeypatch, ran, "cuda")[SPEED]
+    runs: list[list[str]] = []
+    part = graded(rows(BASELINE, reference, mine, asked=runs), "cuda")[SPEED]
     assert (part.result, part.points) == ("inconclusive", 0)
     assert len(runs) == 1 + 3
     marks = Marks("alice", "01", "", True, "", "", (part, Part("other", 1, 2, "wrong")))
     assert (marks.points, marks.of, marks.share) == (1, 2, 0.5)
 
 
-def test_a_task_s_speeds_are_of_one_run(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_s_speeds_are_of_one_run(submission: Path, graded: Graded) -> None:
     rubric = submission.parent / "01_made_up" / "lab.toml"
     speed = '{ case = "M=4096,N=4096,fp32", at_least = 0.9, points = 4 }'
     rubric.write_text(LAB.replace(speed, f"{speed}, {speed.replace('0.9', '0.5')}"))
     medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", 60.0)}
     runs: list[list[str]] = []
-
-    def ran(op: str, cases: list[str], *more: Any, **keywords: Any) -> Run:
-        runs.append(cases)
-        return rows(*made_up.rows(medians))(op, cases)
-
-    parts = graded(submission, monkeypatch, ran, "cuda")
+    parts = graded(rows(*made_up.rows(medians), asked=runs), "cuda")
     assert [part.result for name, part in parts.items() if "speed" in name] == ["wrong", "passed"]
     assert runs[1:] == [["M=4096,N=4096,fp32"]]
 
@@ -282,9 +264,9 @@ def test_a_later_submission_never_loses_points() -> None:
     assert best(replace(old, lab="02"), new) == new
 
 
-def test_short_or_missing_answers(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_or_missing_answers(submission: Path, graded: Graded) -> None:
     (submission / "answers.toml").write_text('[answers]\nwhy = "Because."')
-    part = graded(submission, monkeypatch, rows(BASELINE, MINE))["answer why"]
+    part = graded(rows(BASELINE, MINE))["answer why"]
     assert (part.result, part.detail) == ("not started", "1 words; 2 are asked for")
 
 

@@ -16,6 +16,7 @@ from cuda_impl import build
 
 NOTEBOOKS = sorted(labs.FOLDER.glob("*/lab.ipynb"))
 EVERY_RUN = NOTEBOOKS[:1]
+OPTIONS = ("--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
 
 
 def test_a_comparison_is_shown_as_on_the_screen() -> None:
@@ -42,16 +43,7 @@ def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     environment["COMPARE_CACHE_DIR"] = str(build.cache_dir())  # the project's own kernels take a minute
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--nbmake",
-            "--nbmake-timeout=300",
-            "-p",
-            "no:cacheprovider",
-            str(copy),
-        ],
+        [sys.executable, "-m", "pytest", *OPTIONS, str(copy)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

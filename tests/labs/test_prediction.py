@@ -8,12 +8,14 @@ import pytest
 
 import made_up
 from compare.labs import prediction
-from compare.labs.lab import Prediction
+from compare.labs.lab import Measure, Prediction
 from compare.labs.prediction import Outcome, outcome, outcomes, read, standard
 from compare.labs.running import Run
 from compare.registry import get_op
 from compare.spec import WAYS
+from loops import for_each
 
+ROUTES = ("cupy.onepass", "pybind.onepass")
 FASTEST = Prediction("fastest", "?", "fastest", made_up.CASE, choices=("torch.eager", "triton.onepass"))
 
 
@@ -21,30 +23,47 @@ def of(asked: Prediction, answer: str | float | None) -> Outcome:
     return outcome(asked, answer, Run(made_up.comparison()))
 
 
-def test_the_fastest_of_the_choices() -> None:
-    found = of(FASTEST, "triton.onepass")
-    assert (found.measured, found.score) == ("triton.onepass", 1.0)
-    assert of(FASTEST, "torch.eager").score == 0.0
-    assert of(FASTEST, None).score is None
+WAY = standard(get_op("softmax"))[0]
 
 
-def test_choices_within_noise_are_all_right() -> None:
-    asked = replace(FASTEST, choices=("cupy.onepass", "pybind.onepass"))
-    assert {of(asked, choice).score for choice in asked.choices} == {1.0}
+@for_each(
+    "asked, answer, score",
+    [
+        (FASTEST, "triton.onepass", 1.0),
+        (FASTEST, "torch.eager", 0.0),
+        (FASTEST, None, None),
+        # within noise of each other: both are right
+        *((replace(FASTEST, choices=ROUTES), route, 1.0) for route in ROUTES),
+        (WAY, "cuda", 1.0),
+        (WAY, "torch", 0.0),
+        (Prediction("binding", "?", "binding", made_up.CASE), "memory", 1.0),
+    ],
+)
+def test_a_choice_is_right_or_wrong(asked: Prediction, answer: str | None, score: float | None) -> None:
+    found = of(asked, answer)
+    assert found.score == score
+    assert asked != FASTEST or found.measured == "triton.onepass"
+    assert WAY.choices == WAYS
 
 
-def test_ways_can_be_chosen() -> None:
-    asked = standard(get_op("softmax"))[0]
-    assert asked.choices == WAYS
-    assert of(asked, "cuda").score == 1.0
-    assert of(asked, "torch").score == 0.0
-
-
-@pytest.mark.parametrize(("predicted", "score"), [(40, 1.0), (43, 1.0), (80, 0.0), (20, 0.0), (56.5685, 0.5)])
-def test_a_number_scores_by_its_factor(predicted: float, score: float) -> None:
-    asked = Prediction("registers", "?", "registers", made_up.CASE, label="triton.onepass")
-    found = of(asked, predicted)
-    assert found.measured == 40
+@for_each(
+    "measure, label, answer, measured, score",
+    [
+        ("registers", "triton.onepass", 40, 40, 1.0),
+        ("registers", "triton.onepass", 43, 40, 1.0),
+        ("registers", "triton.onepass", 80, 40, 0.0),
+        ("registers", "triton.onepass", 20, 40, 0.0),
+        ("registers", "triton.onepass", 56.5685, 40, 0.5),
+        ("speedup", "triton.onepass", 1.5, pytest.approx(72.4 / 47.9, rel=0.01), 1.0),
+        ("time_us", "torch.naive", 900, pytest.approx(251.0, rel=0.01), 0.0),
+        ("lines", "triton.onepass", 33, 33, 1.0),
+    ],
+)
+def test_a_number_scores_by_its_factor(
+    measure: Measure, label: str, answer: float, measured: float, score: float
+) -> None:
+    found = of(Prediction("it", "?", measure, made_up.CASE, label=label, against="torch.eager"), answer)
+    assert found.measured == measured
     assert found.score == pytest.approx(score, abs=1e-3)
 
 
@@ -55,19 +74,6 @@ def test_a_measurement_of_0_has_to_be_met() -> None:
     asked = Prediction("shared", "?", "shared_bytes", made_up.CASE, label="triton.onepass")
     run = Run(made_up.comparison(made))
     assert [outcome(asked, answer, run).score for answer in (0, 64)] == [1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("measure", "label", "about"),
-    [
-        ("speedup", "triton.onepass", 72.4 / 47.9),
-        ("time_us", "torch.naive", 251.0),
-        ("lines", "triton.onepass", 33),
-    ],
-)
-def test_what_is_measured(measure: str, label: str, about: float) -> None:
-    asked = Prediction("it", "?", measure, made_up.CASE, label=label, against="torch.eager")  # type: ignore[arg-type]
-    assert of(asked, 1).measured == pytest.approx(about, rel=0.01)
 
 
 def test_a_run_is_limited_to_the_labels_that_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +102,6 @@ def test_an_instruction_is_named_without_its_shape() -> None:
         read(asked, "HGMMA.64x128x16")
 
 
-def test_what_limits_the_fastest() -> None:
-    assert of(Prediction("binding", "?", "binding", made_up.CASE), "memory").score == 1.0
-
-
 def test_what_was_not_measured_says_why() -> None:
     asked = replace(FASTEST, case="M=1,N=1,fp32")
     assert of(asked, "torch.eager").origin == "the case was not run"
@@ -109,20 +111,20 @@ def test_what_was_not_measured_says_why() -> None:
     assert outcome(FASTEST, "torch.eager", run).score is None
 
 
-@pytest.mark.parametrize("text", ["cupy.onepass", "", "1.5"])
-def test_a_choice_is_one_of_the_choices(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected one of torch.eager, triton.onepass"):
-        read(FASTEST, text)
+@for_each(
+    "measure, text, says",
+    [
+        *(("fastest", text, "one of torch.eager, triton.onepass") for text in ("cupy.onepass", "", "1.5")),
+        *(("registers", text, "a number of 0 or more") for text in ("many", "-1", "nan", "inf", "1e999")),
+    ],
+)
+def test_what_is_no_answer_is_refused(measure: Measure, text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"expected {says}"):
+        read(replace(FASTEST, measure=measure), text)
 
 
-@pytest.mark.parametrize(
-    ("text", "number"), [("1.5x", 1.5), ("40", 40), ("93 %", 93), ("64 B", 64), (12, 12), ("47.6 us", 47.6)]
+@for_each(
+    "text, number", [("1.5x", 1.5), ("40", 40), ("93 %", 93), ("64 B", 64), (12, 12), ("47.6 us", 47.6)]
 )
 def test_a_number_may_have_its_unit(text: str, number: float) -> None:
     assert read(replace(FASTEST, measure="speedup"), text) == number
-
-
-@pytest.mark.parametrize("text", ["many", "-1", "nan", "inf", "1e999"])
-def test_what_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a number of 0 or more"):
-        read(replace(FASTEST, measure="registers"), text)

@@ -9,6 +9,7 @@ import pytest
 from compare.labs import lab as labs
 from compare.labs.work import ANSWERS, read_folder, start
 from compare.spec import UsageError
+from loops import for_each
 
 LAB = labs.find("01")
 
@@ -19,15 +20,12 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def test_start_writes_hand_out_starters_and_form(mine: Path) -> None:
+def test_start_writes_hand_out_starters_and_form_and_overwrites_nothing(mine: Path) -> None:
     names = {path.name for path in mine.iterdir()}
     assert {"README.md", ANSWERS, *(task.file for task in LAB.task)} <= names
     assert "instructor.md" not in names
     work = read_folder(mine)
     assert (work.lab, work.predictions, set(work.answers.values()), work.problem) == (LAB, {}, {""}, "")
-
-
-def test_start_overwrites_nothing(mine: Path) -> None:
     (mine / "triton_add.py").write_text("my work")
     with pytest.raises(UsageError, match="is not empty"):
         start(LAB, mine)
@@ -43,14 +41,7 @@ def test_the_form_is_read_back(mine: Path) -> None:
     assert work.answers["lanes"] == "One <b>thread</b> each."
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("lab = 01\n", "is not TOML"),
-        ("", "names no lab"),
-        ('lab = "99"', "no lab '99'"),
-    ],
-)
+@for_each("text, says", [("lab = 01\n", "is not TOML"), ("", "names no lab"), ('lab = "99"', "no lab '99'")])
 def test_answers_that_name_no_lab_are_refused(text: str, says: str, mine: Path) -> None:
     (mine / ANSWERS).write_text(text)
     with pytest.raises(UsageError, match=says):

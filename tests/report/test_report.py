@@ -17,20 +17,13 @@ import made_up
 from compare import registry
 from compare.history.recorded import recorded
 from compare.records import archive
-from compare.report import csv_file, markdown, tables, terminal
+from compare.report import csv_file, markdown, progress, tables, terminal
 from compare.report.sentences import sentences
 from compare.report.summary import View, correct
-from compare.spec import (
-    CaseComparison,
-    CodeSize,
-    Estimate,
-    Finding,
-    Ratio,
-    RoleSize,
-    Row,
-)
+from compare.spec import CaseComparison, CodeSize, Estimate, Ratio, RoleSize, Row
 from compare.timing import figures, statistics
 from compare.timing.statistics import estimate
+from loops import for_each
 
 WIDE = 200
 THREE = ("torch.eager", "cupy.online", "cupy.onepass")
@@ -142,31 +135,26 @@ def test_no_sentence_has_an_interval_of_one_round(kept: bool, tmp_path: Path) ->
     comparison = made_up.comparison(made_up.case(made=tuple(map(once, made_up.rows()))))
     if kept:
         archive.record(comparison, tmp_path)
-        told = recorded(registry.get_op("softmax"), tmp_path)
-        comparison = told
+        comparison = recorded(registry.get_op("softmax"), tmp_path)
     said = " ".join(sentences(comparison))
     assert "(n=1)" in said
     assert not re.search(r"\d\.\d+ \(\d", said)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_any_number_of_rows_is_counted(count: int) -> None:
+@for_each("count, says", [(1, "1 of 1 matches fp64"), (2, "2 of 2 match fp64")])
+def test_any_number_of_rows_is_counted(count: int, says: str) -> None:
     rows = made_up.rows({label: made_up.MEDIANS_US[label] for label in THREE[:count]})
     case = made_up.case(made=tuple(replace(row, timing=None) for row in rows))
     said = correct(made_up.comparison(case))
-    match = "matches" if count == 1 else "match"
-    assert said.startswith(f"{count} of {count} {match} fp64 on {made_up.CASE} (worst uses 15% of its tol")
+    assert said.startswith(f"{says} on {made_up.CASE} (worst uses 15% of its tol")
 
 
-@pytest.mark.parametrize(
-    ("unchecked", "says"),
+@for_each(
+    "unchecked, says",
     [
         ({}, "3 of 3 match fp64 on 3 cases ("),
-        ({"N=2": ["cupy.online"], "N=3": ["cupy.online"]}, "match fp64 on 1 to 3 of 3 cases each ("),
-        (
-            {"N=2": ["torch.eager", "cupy.online"], "N=3": ["cupy.onepass"]},
-            "match fp64 on 2 of 3 cases each (",
-        ),
+        ({"N=2": [THREE[1]], "N=3": [THREE[1]]}, "match fp64 on 1 to 3 of 3 cases each ("),
+        ({"N=2": THREE[:2], "N=3": THREE[2:]}, "match fp64 on 2 of 3 cases each ("),
         ({"N=2": THREE, "N=3": THREE}, "match fp64 on N=1 ("),
     ],
 )
@@ -266,21 +254,6 @@ def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
     assert correct(made_up.comparison(wrong)).startswith("8 of 9 match fp64")
 
 
-@pytest.mark.parametrize(
-    "names", [(), ("own work",), ("inputs unchanged", "own work"), ("own work", "values")]
-)
-def test_whatever_fails_is_named_first(names: tuple[str, ...]) -> None:
-    """Checks on conduct as on values; none of them: it was caught while it was timed."""
-    findings = tuple(Finding(name, False, "so") for name in names)
-    failed = replace(made_up.AGREEMENT, passed=not names, findings=(*made_up.AGREEMENT.findings, *findings))
-    reason = failed.reason or "caught"
-    row = {"status": "disagrees", "agreement": failed, "timing": None, "reason": reason}
-    text = terminal.render(made_up.comparison(made_up.with_row(made_up.case(), "cupy.online", **row)), 80)
-    said = text.split("\n\n")[1].splitlines()
-    assert " ".join(said).startswith(f"WRONG  cupy.online on {made_up.CASE}: {reason}")
-    assert "CORRECT  8 of 9 match fp64" in text
-
-
 def test_replayed_times_carry_their_label() -> None:
     stale = f"{made_up.H100.device}, 2026-11-21, {archive.CHANGED}"
     rows = [replace(row, replayed=f"{made_up.H100.device}, 2026-11-21") for row in made_up.rows()]
@@ -345,32 +318,23 @@ def test_code_sizes_are_own_helpers_both_and_shared() -> None:
     assert "2 / 12 besides" in said
     assert "pybind.onepass (slow_kernel)" in said
     assert all(line in markdown.section(shown) for line in table.legend)
-    line = next(csv.DictReader(io.StringIO(csv_file.dumps([shown]))))
-    assert line["own_lines"] == ""  # of a row without a size
-    lines = list(csv.DictReader(io.StringIO(csv_file.dumps([shown]))))
-    (line,) = (line for line in lines if line["implementation"] == "pybind.onepass")
+    lines = {line["implementation"]: line for line in csv.DictReader(io.StringIO(csv_file.dumps([shown])))}
+    assert lines["torch.eager"]["own_lines"] == "", "of a row without a size"
     names = ("own_lines", "helpers_lines", "own_and_helpers_lines", "shared_tokens", "module_lines")
-    assert [line[name] for name in names] == ["15", "3", "18", "400", "2"]
+    assert [lines["pybind.onepass"][name] for name in names] == ["15", "3", "18", "400", "2"]
 
 
-@pytest.mark.parametrize(
-    ("algorithms", "said"),
-    [
-        (("x", "x"), "The same algorithm (x) is 13 lines in Triton"),
-        (("x", "y"), "onepass is 13 lines in Triton"),
-        (("", ""), "onepass is 13 lines in Triton"),
-    ],
-)
-def test_the_same_algorithm_is_said_where_both_declare_it(algorithms: tuple[str, str], said: str) -> None:
+@for_each("algorithms", [("x", "x"), ("x", "y"), ("", "")], ids=str)
+def test_the_same_algorithm_is_said_where_both_declare_it(algorithms: tuple[str, str]) -> None:
     sizes = {
-        label: CodeSize(*[RoleSize(n, 10 * n) for n in (10, 1, 2, 50)], algorithm=algorithms[i])
-        for i, label in enumerate(("triton.onepass", "cupy.onepass"))
+        label: CodeSize(*[RoleSize(n, 10 * n) for n in (10, 1, 2, 50)], algorithm=algorithm)
+        for label, algorithm in zip(("triton.onepass", "cupy.onepass"), algorithms, strict=True)
     }
     rows = tuple(replace(row, timing=None) for row in made_up.rows())
-    shown = made_up.comparison(made_up.case(made=rows), code_sizes=sizes)
-    text = " ".join(sentences(shown))
-    assert said in text
-    assert ("same algorithm" in text) == ("same algorithm" in said)
+    text = " ".join(sentences(made_up.comparison(made_up.case(made=rows), code_sizes=sizes)))
+    same = algorithms == ("x", "x")
+    assert ("The same algorithm (x) is" if same else "onepass is") + " 13 lines in Triton" in text
+    assert ("same algorithm" in text) == same
 
 
 def test_concepts_are_said_once_a_way() -> None:
@@ -391,13 +355,10 @@ def test_concepts_are_said_once_a_way() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("full", "short"),
+@for_each(
+    "full, short",
     [
-        (
-            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(float*, int)",
-            "cunn_SoftMaxForward",
-        ),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(int)", "cunn_SoftMaxForward"),
         ("softmax_online_kernel<float, 256>", "softmax_online_kernel"),
         ("triton_red_fused_0", "triton_red_fused_0"),
     ],
@@ -486,6 +447,20 @@ def test_a_terminal_gets_colour_unless_told_otherwise(monkeypatch: pytest.Monkey
     assert "\x1b" not in plain.getvalue()
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.getvalue()) == plain.getvalue()
     assert max(map(len, plain.getvalue().splitlines())) <= 80
+
+
+def test_into_a_pipe_goes_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = 0.0
+    told = progress.lines("softmax", lambda: now_s)
+    for i in range(100):
+        now_s = 0.5 * i
+        told(f"step {i} (built in 0.10 s)", i / 100)
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        f"softmax: {2 * s}% after {s} s, step {2 * s}" for s in (10, 20, 30, 40)
+    ]
+    assert printed.out == ""
+    assert "\r" not in printed.err
 
 
 def test_an_ascii_stream_is_no_error() -> None:

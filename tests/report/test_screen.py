@@ -17,6 +17,7 @@ from compare.report.sentences import evidence
 from compare.report.summary import View
 from compare.spec import UNREAD, CaseComparison, Comparison, Mismatch, Row
 from compare.timing import figures
+from loops import for_each
 
 REPLAYED = f"{made_up.H100.device}, 2026-11-21"
 
@@ -149,44 +150,29 @@ def test_what_binds_follows_from_the_measured_ridge() -> None:
 
 
 def test_no_time_stands_beside_registers_of_another_architecture() -> None:
-    """Recorded on sm_90: what is compiled for sm_75 is not put beside it."""
+    """Recorded on sm_90: what is compiled for sm_75 is not put beside it, nor is it evidence."""
+    turing = {"arch": "sm_75", "registers": 75, "instruction": "HMMA.1688", "spilled_bytes": 64}
+    hopper = {"arch": "sm_90a", "registers": 90, "instruction": "HGMMA.64x64x16", "spilled_bytes": 0}
 
-    def compiled(*archs: str) -> str:
-        rows = tuple(
+    def compiled(*figures: dict[str, object]) -> str:
+        rows = (
             replace(
                 row,
                 replayed=REPLAYED,
-                resources=tuple(
-                    made_up.kernel(row.label, arch=arch, reader="cubin", registers=int(arch[3:5]))
-                    for arch in archs
-                ),
+                resources=tuple(made_up.kernel(row.label, reader="cubin", **each) for each in figures),
             )
             for row in made_up.rows()
         )
-        return screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+        return screen(made_up.case(made=tuple(rows)), environment=made_up.LAPTOP)
 
+    both, other = compiled(turing, hopper), compiled(turing)
+    assert line_of(both, "triton.onepass")[5] == "90"
+    assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in both
+    assert "HMMA.1688" not in both
+    assert "spill" not in both
     kept = archive.find("softmax", made_up.CASE)["triton.onepass"].row.resources
-    assert line_of(compiled("sm_75", "sm_90a"), "triton.onepass")[5] == "90"
-    assert line_of(compiled("sm_75"), "triton.onepass")[5] == str(
-        kept[0].registers
-    )  # of that device's record
-    assert "regs, smem: sm_90" in " ".join(compiled("sm_75").split())
-    # Nor is it evidence: a spill or an instruction of another one explains nothing.
-    rows = tuple(
-        replace(
-            row,
-            replayed=REPLAYED,
-            resources=tuple(
-                made_up.kernel(row.label, arch=arch, reader="cubin", instruction=name, spilled_bytes=spilled)
-                for arch, name, spilled in (("sm_75", "HMMA.1688", 64), ("sm_90a", "HGMMA.64x64x16", 0))
-            ),
-        )
-        for row in made_up.rows()
-    )
-    text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
-    assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in text
-    assert "HMMA.1688" not in text
-    assert "spill" not in text
+    assert line_of(other, "triton.onepass")[5] == str(kept[0].registers), "of that device's record"
+    assert "regs, smem: sm_90" in " ".join(other.split())
 
 
 def test_without_times_every_row_is_shown_with_what_is_known() -> None:
@@ -202,21 +188,21 @@ def test_without_times_every_row_is_shown_with_what_is_known() -> None:
 
 def test_what_is_wrong_comes_first_with_its_first_mismatch() -> None:
     mismatch = Mismatch((3, 768), float("nan"), 0.25, 53248, 16777216, "only the last 13 columns: tail mask?")
-    case = made_up.with_row(
-        made_up.case(),
-        "cupy.onepass",
-        status="disagrees",
-        agreement=replace(made_up.DISAGREEMENT, mismatch=mismatch),
-        reason=made_up.DISAGREEMENT.reason,
-        timing=None,
-    )
-    case = made_up.with_row(case, "torch.compile", status="failed", reason="it raised", timing=None)
+    wrong = replace(made_up.DISAGREEMENT, mismatch=mismatch)
+    case = made_up.case()
+    for label, changes in {
+        "cupy.onepass": {"status": "disagrees", "agreement": wrong, "reason": wrong.reason},
+        "torch.compile": {"status": "failed", "reason": "it raised"},
+        "pybind.online": {"status": "disagrees", "reason": "caught while it was timed"},
+    }.items():
+        case = made_up.with_row(case, label, timing=None, **changes)
     said = screen(case).split("\n\n")[1].splitlines()
     assert said[0].startswith(f"WRONG  cupy.onepass on {made_up.CASE}: values: 12 elements")
     assert "      first at (3, 768): got nan, expected 0.25; 53248 of 16777216 wrong" in said
     assert "      pattern: only the last 13 columns: tail mask?" in said
+    assert f"WRONG  pybind.online on {made_up.CASE}: caught while it was timed" in said
     failed = said.index(f"FAILED  torch.compile on {made_up.CASE}: it raised")
-    assert said[failed + 1].startswith("CORRECT  7 of 9 match fp64")
+    assert said[failed + 1].startswith("CORRECT  6 of 9 match fp64")
     assert "NEXT  --only cupy.onepass" in screen(case)
 
 
@@ -354,21 +340,22 @@ def test_what_each_column_is_can_be_asked_for() -> None:
     assert "--explain" not in legend
 
 
-def test_an_option_already_given_is_not_proposed() -> None:
-    text = screen(view=View(every=True, details=True))
-    assert "NEXT  --explain columns · --html report.html · pipeline softmax" in text
-    assert "--html" not in screen(view=View(html=True))
-
-
-@pytest.mark.parametrize(
-    ("op", "facts"),
+@for_each(
+    "op, view, facts",
     [
-        ("softmax", "--all rows · --explain columns · --html report.html · pipeline softmax"),
-        ("batched_matmul", "--all rows · --explain columns · --details · pipeline batched_matmul"),
+        ("softmax", View(), "--all rows · --explain columns · --html report.html · pipeline softmax"),
+        ("batched_matmul", View(), "--all rows · --explain columns · --details · pipeline batched_matmul"),
+        # not what is given already
+        (
+            "softmax",
+            View(every=True, details=True),
+            "--explain columns · --html report.html · pipeline softmax",
+        ),
+        ("softmax", View(html=True), "--all rows · --explain columns · --details · pipeline softmax"),
     ],
 )
-def test_what_to_type_next_is_one_line(op: str, facts: str) -> None:
-    assert f"\nNEXT  {facts}" in screen(op=op) + "\n"
+def test_what_to_type_next_is_one_line(op: str, view: View, facts: str) -> None:
+    assert f"\nNEXT  {facts}" in screen(op=op, view=view) + "\n"
 
 
 def test_what_was_run_for_an_option_is_on_the_screen_unasked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,11 +22,8 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def load(tmp_path: Path, own_registry: None) -> Callable[..., None]:
     """Registers what a user's file holds, until the test is over."""
-    registry.implementations("vector_add")  # registered once a process: not into the copy
-    known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
-    monkeypatch.setattr(registry, "_implementations", known)
 
     def load(text: str, name: str = "mine.py") -> None:
         file = tmp_path / name

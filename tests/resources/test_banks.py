@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -88,31 +91,25 @@ def place_of(variant: str) -> tuple[str, str, str]:
     return found
 
 
-@pytest.mark.parametrize("itemsize", [4, 2])
-def test_packs_lie_where_the_kernel_puts_them(itemsize: int) -> None:
-    BLOCK, VEC = 256 // itemsize, 16 // itemsize
-    m, n, expression = place_of("vectorized")
-    at = {
-        (row, pack): evaluated(expression, ACROSS=16, VEC=VEC, **{m: row, n: pack})
-        for row in range(BLOCK)
-        for pack in range(16)
-    }
-    assert at == {(row, pack): transpose.packed_place(row, pack, itemsize) for row, pack in at}
-    assert len(set(at.values())) == 16 * BLOCK
+@for_each(
+    "variant, rows, columns, place, constants",
+    [
+        ("vectorized", 64, 16, partial(transpose.packed_place, itemsize=4), {"ACROSS": 16, "VEC": 4}),
+        ("vectorized", 128, 16, partial(transpose.packed_place, itemsize=2), {"ACROSS": 16, "VEC": 8}),
+        ("windowed", 64, 64, transpose.windowed_place, {"COLUMNS": 64}),
+    ],
+)
+def test_packs_and_words_lie_where_the_kernels_put_them(
+    variant: str, rows: int, columns: int, place: Callable[[int, int], int], constants: dict[str, int]
+) -> None:
+    m, n, expression = place_of(variant)
+    places = {at: place(*at) for at in itertools.product(range(rows), range(columns))}
+    for (row, column), expected in places.items():
+        assert evaluated(expression, **constants, **{m: row, n: column}) == expected, (row, column)
+    assert len(set(places.values())) == rows * columns
 
 
-def test_words_lie_where_the_kernel_puts_them() -> None:
-    m, n, expression = place_of("windowed")
-    at = {
-        (word, column): evaluated(expression, COLUMNS=64, **{m: word, n: column})
-        for word in range(64)
-        for column in range(64)
-    }
-    assert at == {(word, column): transpose.windowed_place(word, column) for word, column in at}
-    assert len(set(at.values())) == 64 * 64
-
-
-@pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
+@for_each("itemsize, worst", [(4, 31), (2, 15)])
 def test_each_level_has_the_conflicts_that_its_name_promises(itemsize: int, worst: int) -> None:
     found = {
         variant: [conflicts(access) for access in accesses]

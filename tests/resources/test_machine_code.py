@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from compare.resources import machine_code
+from compare.resources import machine_code, profiler
 from compare.resources.sass import disassembly, instruction_mix
 from compare.resources.sass.disassembly import Instruction, disassembled, instructions, of_kernel
 from compare.resources.sass.instruction_mix import mix, multiplications
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(1024, 2) spilling(float* x) {
 """
 
 
-@for_each("module", [machine_code, disassembly, instruction_mix])
+@for_each("module", [machine_code, profiler, disassembly, instruction_mix])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import functools
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +20,12 @@ from compare.spec import Case, Implementation, KernelResources, Op, case
 from compare.stages.resources import profile_case
 from compare.worker.messages import Profile
 from loops import for_each
+from rows import labelled
 
 ADD = registry.get_op("vector_add")
 SMALL = case("fp32", N=4096)
+on = functools.partial(labelled, "vector_add")
 CARD = "a card"
-
-
-def on(label: str, op: Op = ADD) -> Implementation:
-    return next(impl for impl in registry.implementations(op.name) if impl.label == label)
 
 
 KERNEL = KernelResources("f", "sm_90", "profiler", 32, 0, 0, 1024, grid=(1, 1, 1), block=(32, 1, 1))
@@ -38,12 +35,6 @@ def test_equal_launches_are_one_kernel() -> None:
     other = replace(KERNEL, registers=40)
     assert merged([KERNEL, other, KERNEL]) == (replace(KERNEL, launches=2), other)
     assert merged([]) == ()
-
-
-def test_examples_in_docstrings() -> None:
-    result = doctest.testmod(profiler_module)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_copies_and_sets_are_no_kernels() -> None:
@@ -160,7 +151,7 @@ def test_the_profiler_sees_pytorchs_own_kernels() -> None:
     assert kernel.reader == "profiler"
     assert kernel.registers > 0
     assert kernel.occupancy
-    naive = on("torch.naive", registry.get_op("softmax"))
+    naive = labelled("softmax", "torch.naive")
     x = torch.randn(64, 1024, device=device)
     assert sum(k.launches for k in from_profiler(naive, (x,))) >= 4
 

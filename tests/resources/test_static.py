@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,14 @@ import pytest
 from compare import registry
 from compare.resources import static
 from compare.resources.static import CompileError, Compiling, Refused, Request, from_cubins
-from compare.spec import Implementation, Op, case
+from compare.spec import Op, case
 from compare.stages.verdict import verdict
 from processes import called_with, python
+from rows import labelled
 
 ADD = registry.get_op("vector_add")
 SMALL = case("fp32", N=4096)
-
-
-def on(label: str, op: Op = ADD) -> Implementation:
-    return next(impl for impl in registry.implementations(op.name) if impl.label == label)
+on = partial(labelled, "vector_add")
 
 
 @pytest.mark.thorough

@@ -14,6 +14,7 @@ from compare.records import archive
 from compare.spec import UsageError
 from compare.worker import user_files
 from loaded_files import BEGINNING, compared, rows_of, written
+from loops import for_each
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -33,28 +34,37 @@ def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path)
     assert row.source_hash
 
 
-@pytest.mark.parametrize(
-    ("code", "timeout_s", "says"),
+@for_each(
+    "text, timeout_s, says",
     [
-        ("os._exit(3)", 60.0, "exit code 3 in loading it"),
-        ("time.sleep(100)", 0.3, "took longer than 0.3 s, the limit for loading it"),
-        ("1 / 0", 60.0, "ZeroDivisionError at line 18"),
+        (f"{BEGINNING}os._exit(3)\n", 60.0, "exit code 3 in loading it"),
+        (f"{BEGINNING}time.sleep(100)\n", 0.3, "took longer than 0.3 s, the limit for loading it"),
+        (f"{BEGINNING}1 / 0\n", 60.0, "ZeroDivisionError at line 18"),
         (
-            "implementation('vector_add', 'torch.eager', level='vendor')(added)",
+            f"{BEGINNING}raise ValueError('first\\n\\x1b[2Jsecond' + 'x' * 1_000_000)\n",
+            *(60.0, "ValueError at line 18: first ?[2Jsecond"),
+        ),
+        (
+            f"{BEGINNING}implementation('vector_add', 'torch.eager', level='vendor')(added)\n",
             *(60.0, "has a torch.eager already"),
         ),
+        (
+            BEGINNING.replace('"vector_add"', '"vector_ad"'),
+            *(60.0, "triton.right: no op 'vector_ad': did you mean vector_add"),
+        ),
+        *((f"x = 1{end}" * 20_000, 60.0, "20000 lines, and the most is 10000") for end in ("\n", "\r")),
     ],
+    ids=lambda case: case[2],
 )
-def test_a_file_that_cannot_be_loaded(code: str, timeout_s: float, says: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=re.escape(says)):
-        user_files.load([written(tmp_path / "mine.py", code + "\n")], timeout_s)
-
-
-def test_a_file_for_an_op_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_loaded_says_why_in_a_line(
+    text: str, timeout_s: float, says: str, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(BEGINNING.replace('"vector_add"', '"vector_ad"'))
-    with pytest.raises(UsageError, match=r"triton\.right: no op 'vector_ad': did you mean vector_add"):
-        user_files.load([str(file)], 60.0)
+    file.write_bytes(text.encode())
+    with pytest.raises(UsageError, match=re.escape(says)) as caught:
+        user_files.load([str(file)], timeout_s)
+    assert len(str(caught.value)) < 3000
+    assert str(caught.value).isprintable()
 
 
 WITH_MISTAKES = """import torch, triton
@@ -144,18 +154,3 @@ def test_what_cannot_be_read_within_the_limits_is_refused(what: str, tmp_path: P
     ):
         user_files.load([written(tmp_path / "mine.py", "if False:\n    import beside\n")], 60.0)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("end", ["\n", "\r"])
-def test_a_file_of_very_many_lines_is_refused(end: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_bytes(f"x = 1{end}".encode() * 20_000)
-    with pytest.raises(UsageError, match=r"mine\.py: 20000 lines, and the most is 10000"):
-        user_files.load([str(tmp_path / "mine.py")], 60.0)
-
-
-def test_what_a_file_raises_is_one_line(tmp_path: Path) -> None:
-    code = "raise ValueError('first\\n\\x1b[2Jsecond' + 'x' * 1_000_000)\n"
-    with pytest.raises(UsageError, match=r"ValueError at line 18: first \?\[2Jsecond") as caught:
-        user_files.load([written(tmp_path / "mine.py", code)], 60.0)
-    assert len(str(caught.value)) < 3000
-    assert str(caught.value).isprintable()
