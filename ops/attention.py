@@ -208,14 +208,13 @@ def heads(
     Skv: int,
     causal: int,
     *,
-    B: int = 1,
-    Hq: int = 1,
-    Hk: int = 1,
-    D: int = 64,
     layout: str = "contiguous",
     fill: str = "normal",
+    **more: int,
 ) -> Case:
-    return case(dtype, layout, fill, B=B, Sq=Sq, Skv=Skv, Hq=Hq, Hk=Hk, D=D, causal=causal)
+    """One head of 64 elements; ``more`` are other values of B, Hq, Hk and D."""
+    sizes = {"B": 1, "Sq": Sq, "Skv": Skv, "Hq": 1, "Hk": 1, "D": 64, "causal": causal}
+    return case(dtype, layout, fill, **sizes | more)
 
 
 def of_16k_tokens(dtype: str, S: int, causal: int, D: int = 128, Hk: int = 0) -> Case:
