@@ -111,7 +111,6 @@ def run(
     tried = tuned(op, options)
     if tried is not None:
         impls = list(tried.impls)
-    found: dict[Case, _Found] = {}
     with nullcontext(pool) if pool else WorkerPool(op, device, options.timeout_s) as pool:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         steps = plan(op, options, device.type)
@@ -129,37 +128,17 @@ def run(
         hashes = {impl.label: source_hash(impl) for impl in impls}
         counting = Counting(impls, pool)
         context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, tried)
-        compilation = Compilation.begin(context)
-        interrupted = True
-        try:
-            for step in steps:
-                earlier = [each.checked for each in found.values()]
-                found[step.case] = _Found()
-                _take(context, step, compilation, earlier, found[step.case], results)
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            compilation.stop()
-            meter.say("counting lines of code")
-            counting.finish()
+        cases, interrupted = _take_all(context, environment, counting, results)
         meter.say("ending the workers")
     meter.say("looking at this machine again")
+    clocks = {**environment.clocks, **machine.clocks(device, "after")}
     return Comparison(
         op=op.name,
         signature=op.signature,
-        environment=replace(
-            environment,
-            versions=machine.versions(),
-            clocks={**environment.clocks, **machine.clocks(device, "after")},
-        ),
+        environment=replace(environment, versions=machine.versions(), clocks=clocks),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seed=options.seed,
-        cases=tuple(
-            each.as_comparison(context, case, environment, counting.uncounted)
-            for case, each in found.items()
-            if each.checked
-        ),
+        cases=cases,
         code_sizes=counting.code_sizes,
         interrupted=interrupted,
     )
@@ -199,6 +178,33 @@ class _Found:
         )
         possible = speed_of_light.reject_below_floor(found, environment.l2_bytes)
         return calibration.with_noise_floor(possible, environment.calibration)
+
+
+def _take_all(
+    context: Context, environment: Environment, counting: Counting, results: Path
+) -> tuple[tuple[CaseComparison, ...], bool]:
+    """The cases with every row that was finished, and whether Ctrl-C came before the last one."""
+    found: dict[Case, _Found] = {}
+    compilation = Compilation.begin(context)
+    interrupted = True
+    try:
+        for step in context.steps:
+            earlier = [each.checked for each in found.values()]
+            found[step.case] = _Found()
+            _take(context, step, compilation, earlier, found[step.case], results)
+        interrupted = False
+    except KeyboardInterrupt:
+        pass
+    finally:
+        compilation.stop()
+        context.meter.say("counting lines of code")
+        counting.finish()
+    cases = (
+        each.as_comparison(context, case, environment, counting.uncounted)
+        for case, each in found.items()
+        if each.checked
+    )
+    return tuple(cases), interrupted
 
 
 def _take(
