@@ -30,7 +30,7 @@ from compare.records.encoding import decode
 from compare.resources.occupancy import limits
 from compare.sandbox import isolation
 from compare.sandbox.environment import kept
-from compare.sandbox.launch import Launched
+from compare.sandbox.launch import IsolatedProcess
 from compare.sandbox.words import how_it_ended, printable, read_json
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
@@ -136,7 +136,7 @@ class Compiling:
                 # Of a user's file each in a process of its own: what it does there is its own affair.
                 group = request.impl.origin if request.impl.foreign else ""
                 missing.setdefault(group, {})[key] = request
-        self._compilers = [_Compiler(group, nice, timeout_s) for group in missing.values()]
+        self._compilers = [_CompilerProcess(group, nice, timeout_s) for group in missing.values()]
 
     def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Result]:
         """Of every request, waited for; ``progress`` as for `from_cubins`."""
@@ -153,7 +153,7 @@ class Compiling:
             compiler.stop()
 
 
-class _Compiler:
+class _CompilerProcess:
     """A process that compiles, and a thread that keeps its answers as they come.
 
     One that ends early, or is ended as a step of it takes too long, has another take its place for all but
@@ -169,7 +169,7 @@ class _Compiler:
         self._noise = self._scratch / "noise"
         self._stopping = threading.Lock()
         self._stopped = False
-        self._launched: list[Launched] = []
+        self._launched: list[IsolatedProcess] = []
         self._process = self._started(missing)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -205,7 +205,7 @@ class _Compiler:
         files = _loaded_files(missing.values())
         with self._noise.open("wb") as noise:
             if files:
-                self._launched.append(Launched(_PROCESS, [], variables, noise))
+                self._launched.append(IsolatedProcess(_PROCESS, [], variables, noise))
                 process = self._launched[-1].process
             else:
                 process = subprocess.Popen(

@@ -385,7 +385,7 @@ class Handlers:
             self._bench = _Bench(impl, tensors, values, shared, watch)
         else:
             own = self._in_arena(request.sets[0])
-            self._bench = _Replay(self._player, own, tensors, impl, values, shared, watch)
+            self._bench = _ReplayBench(self._player, own, tensors, impl, values, shared, watch)
         self._bench.tidy = request.tidy
 
     def _prepare(self) -> float:
@@ -511,7 +511,7 @@ class _Bench:
         torch.cuda.empty_cache()
 
 
-class _Replay(_Bench):
+class _ReplayBench(_Bench):
     """A recording while it is being timed: all sets of inputs are copied to the recorded addresses.
 
     Before each timed call all memory of the call is poisoned, as nothing may be left from an earlier one.

@@ -10,6 +10,7 @@ import statistics as standard
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -286,14 +287,11 @@ def test_calibrating_shows_keeps_and_needs_a_gpu(
     assert cli.main(["doctor", "--calibrate"]) == USAGE
     assert "needs a GPU" in capsys.readouterr().err
 
-    class Card:
-        name = "A card"
-
     runs = [series(seed, 20.0, 0.01, 4) for seed in range(2)]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Card)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="A card"))
     monkeypatch.setattr(calibrating, "measured", lambda *_: calibration.derived(runs, "2026-11-21"))
     assert cli.main(["doctor", "--calibrate"]) == SUCCESS
     shown = capsys.readouterr().out
