@@ -46,7 +46,7 @@ _SHAPE = r"\w+\[[^\[\]]*\]"
 _OF_USERS = ("torch", "triton", "cupy")
 """Routes that a user's file may take; C++ host code and what calls a library are files of the project's."""
 
-Run = Callable[..., "torch.Tensor"]
+RunFunction = Callable[..., "torch.Tensor"]
 
 _ops: dict[str, Op] = {}
 _files_of_ops: dict[str, str] = {}
@@ -115,7 +115,7 @@ class implementation:
             raise UsageError(f"{label}: accumulator {self.accumulator!r} is none of {', '.join(ROUNDOFF)}")
         self._choices()
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: RunFunction) -> RunFunction:
         op, label, choices, taking = self.op, self.label, self._choices(), keywords(run)
         for name, values in choices:
             if len(values) > 1 and name not in taking:
@@ -142,14 +142,14 @@ class implementation:
 implementation.__init__.__qualname__ = "implementation"  # a TypeError of a wrong keyword says it
 
 
-def _is_imported_anew(known: Run, run: Run) -> bool:
+def _is_imported_anew(known: RunFunction, run: RunFunction) -> bool:
     """Whether a function is another's own successor, from a second import of its module."""
     if _place(known) is None or _place(known) != _place(run):
         return False
     return known.__globals__ is not run.__globals__
 
 
-def _place(run: Run) -> tuple[str, int] | None:
+def _place(run: RunFunction) -> tuple[str, int] | None:
     """Where a function is written; None: not in Python."""
     code = getattr(run, "__code__", None)
     return code and (code.co_filename, code.co_firstlineno)
@@ -167,7 +167,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def keywords(run: Run) -> dict[str, int]:
+def keywords(run: RunFunction) -> dict[str, int]:
     """The keyword-only parameters of an implementation's function, with their defaults."""
     return {
         name: parameter.default

@@ -19,6 +19,7 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.code_size.hashes import source_hash
 from compare.records import archive
+from compare.resources.static import Resources
 from compare.spec import (
     Card,
     Case,
@@ -36,7 +37,6 @@ from compare.stages.context import Checked, Context, Step
 from compare.stages.meter import Meter, Progress, silent
 from compare.stages.resources import (
     Compilation,
-    Found,
     compile_case,
     inspectable,
     profile_case,
@@ -145,7 +145,7 @@ def run(
 
 
 @dataclass
-class _Found:
+class _CaseResults:
     """The results of one case so far; stages return values, and only `_take` puts them here."""
 
     checked: dict[str, Checked] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class _Found:
             one = self.checked[label]
             self.checked[label] = replace(one, row=with_result(one.row, result))
 
-    def take_resources(self, label: str, found: Mapping[str, Found], *, on_gpu: bool) -> None:
+    def take_resources(self, label: str, found: Mapping[str, Resources], *, on_gpu: bool) -> None:
         one = self.checked[label]
         self.checked[label] = replace(one, row=with_resources(one.row, found, on_gpu=on_gpu))
 
@@ -184,13 +184,13 @@ def _take_all(
     context: Context, environment: Environment, counting: Counting, results: Path
 ) -> tuple[tuple[CaseComparison, ...], bool]:
     """The cases with every row that was finished, and whether Ctrl-C came before the last one."""
-    found: dict[Case, _Found] = {}
+    found: dict[Case, _CaseResults] = {}
     compilation = Compilation.begin(context)
     interrupted = True
     try:
         for step in context.steps:
             earlier = [each.checked for each in found.values()]
-            found[step.case] = _Found()
+            found[step.case] = _CaseResults()
             _take(context, step, compilation, earlier, found[step.case], results)
         interrupted = False
     except KeyboardInterrupt:
@@ -212,7 +212,7 @@ def _take(
     step: Step,
     compilation: Compilation,
     earlier: Sequence[Mapping[str, Checked]],
-    found: _Found,
+    found: _CaseResults,
     results: Path,
 ) -> None:
     """Check, time and inspect one case; ``found`` holds the results so far, whatever ends this."""
@@ -235,7 +235,7 @@ def _take(
             found.checked[label] = replace(one, row=with_needs(one.row, one.impl, context.archs))
 
 
-def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _Found) -> None:
+def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _CaseResults) -> None:
     """Time and profile the correct rows."""
     op, case = context.op, step.case
     try:

@@ -51,7 +51,7 @@ _QUOTED = 500
 _STARTING_S = 120.0
 """What importing the compilers may take at least, before anything is done for a request."""
 
-Result = tuple[KernelResources, ...] | Exception
+Resources = tuple[KernelResources, ...] | Exception
 
 
 class CompileError(RuntimeError):
@@ -77,7 +77,7 @@ def from_cubins(
     requests: Sequence[Request],
     progress: Callable[[int, int], None] = lambda done, total: None,
     timeout_s: float = Options.timeout_s,
-) -> list[Result]:
+) -> list[Resources]:
     """What each kernel of each request takes, in launch order, or why that is not known.
 
     Empty for PyTorch's own kernels, which are compiled already; a GPU's profiler reads those.
@@ -122,7 +122,7 @@ class Compiling:
         for arch in {request.arch for request in requests}:
             limits(arch)
         self._keys = _keys(requests)
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, Resources] = {}
         missing: dict[str, dict[str, Request]] = {}
         for key, request in zip(self._keys, requests, strict=True):
             needs = request.impl.requires
@@ -138,7 +138,7 @@ class Compiling:
                 missing.setdefault(group, {})[key] = request
         self._compilers = [_CompilerProcess(group, nice, timeout_s) for group in missing.values()]
 
-    def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Result]:
+    def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Resources]:
         """Of every request, waited for; ``progress`` as for `from_cubins`."""
         total = sum(compiler.total for compiler in self._compilers)
         done = 0
@@ -164,7 +164,7 @@ class _CompilerProcess:
         self._missing = dict(missing)
         self._nice, self._timeout_s = nice, timeout_s
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, Resources] = {}
         self._scratch = isolation.private_folder()
         self._noise = self._scratch / "noise"
         self._stopping = threading.Lock()
@@ -179,7 +179,7 @@ class _CompilerProcess:
         """How many requests it was given."""
         return len(self._missing)
 
-    def results(self, progress: Callable[[int], None]) -> dict[str, Result]:
+    def results(self, progress: Callable[[int], None]) -> dict[str, Resources]:
         """By key, waited for; ``progress`` is told how many are done."""
         while (answer := self._answers.get()) is not None:
             self._results[answer["key"]] = _understood(answer)
@@ -323,7 +323,7 @@ class _CompilerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _understood(answer: dict[str, Any]) -> Result:
+def _understood(answer: dict[str, Any]) -> Resources:
     if "unavailable" in answer:
         return NotImplementedError(answer["unavailable"])
     if "refused" in answer:
@@ -382,7 +382,7 @@ def _settings() -> list[str]:
     return sorted(f"{n}={v}" for n, v in os.environ.items() if n.startswith("TRITON_") and n not in others)
 
 
-def _kept(key: str) -> Result | None:
+def _kept(key: str) -> Resources | None:
     with suppress(KeyError, TypeError, ValueError, OverflowError):  # damaged, or of another version
         return _understood(result_cache.read("resources", key))
     return None
