@@ -125,8 +125,7 @@ class implementation:
                     f"{label}: {name}={taking[name]!r} is no default of a tunable: give the whole number "
                     "that it runs with where nobody chooses"
                 )
-        place = _place(run)
-        origin = place[0] if place else ""
+        origin, _ = _place(run) or ("", 0)
         taken = _implementations.get(op, {}).get(label)
         if taken is not None and not _is_imported_anew(taken.run, run):
             where = "one of them" if taken.origin == origin else "yours"
@@ -380,17 +379,13 @@ def _problem(error: BaseException, path: str, file: Path) -> str:
     if isinstance(error, UsageError):  # which says all that there is to say
         return f", line {line}: {error}"
     said = f": {error}" if str(error) else ""
-    advice = f"Fix the file ({_running(path)} shows the whole traceback)"
+    running = f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join((sys.executable, path))}"
+    advice = f"Fix the file ({running} shows the whole traceback)"
     if isinstance(error, SystemExit):
         advice = "Take out what ends Python when the file is loaded"
     if isinstance(error, ModuleNotFoundError) and (file.parent / f"{error.name}.py").is_file():
         advice = f"A file is loaded by itself: put what it needs of {error.name}.py into it"
     return f": {type(error).__name__} at line {line}{said}. {advice}"
-
-
-def _running(path: str) -> str:
-    """The command that runs a user's file by itself, in whatever folder."""
-    return f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join((sys.executable, path))}"
 
 
 def _is_built_in(op: Op) -> bool:

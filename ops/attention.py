@@ -203,14 +203,7 @@ _LAYOUTS = (*LAYOUTS, "heads_first", "v_heads_first")
 
 
 def heads(
-    dtype: str,
-    Sq: int,
-    Skv: int,
-    causal: int,
-    *,
-    layout: str = "contiguous",
-    fill: str = "normal",
-    **more: int,
+    dtype: str, Sq: int, Skv: int, causal: int, layout: str = "contiguous", fill: str = "normal", **more: int
 ) -> Case:
     """One head of 64 elements; ``more`` are other values of B, Hq, Hk and D."""
     sizes = {"B": 1, "Sq": Sq, "Skv": Skv, "Hq": 1, "Hk": 1, "D": 64, "causal": causal}

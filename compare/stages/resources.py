@@ -21,6 +21,8 @@ from compare.worker.messages import FindKernels
 from compare.worker.parallel import run_parallel
 from compare.worker.timing import Cheated
 
+_Names = Mapping[str, Sequence[str]]
+"""Of kernels, by label."""
 _LESS_URGENT = 10
 """Added to the nice value of what compiles while first calls are timed."""
 
@@ -116,10 +118,7 @@ def profile_case(
 
 
 def _borrowing(
-    context: Context,
-    impls: Sequence[Implementation],
-    ran: Mapping[str, list[str]],
-    own: Mapping[str, list[str]],
+    context: Context, impls: Sequence[Implementation], ran: _Names, own: _Names
 ) -> Iterator[tuple[str, Cheated]]:
     """Users' implementations that had kernels of PyTorch's do their work."""
     torchs = [impl for impl in impls if impl.way == "torch" and not impl.foreign]
