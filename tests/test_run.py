@@ -470,7 +470,7 @@ def test_compilers_are_done_before_anything_is_timed(
     meter, hashes = Meter(silent, 1.0), {impl.label: ""}
     device = torch.device("cuda")
     context = Context(op, impls, (step,), options, device, mock.Mock(), meter, hashes)
-    found = running._Found({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
+    found = running._CaseResults({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
     monkeypatch.setattr("compare.run.expected_outputs", mock.Mock())
     monkeypatch.setattr("compare.run.CaseBuffers", mock.MagicMock())
