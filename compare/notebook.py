@@ -20,7 +20,7 @@ _SECONDS_A_CASE = 3.0
 
 
 @dataclass(frozen=True, repr=False)
-class Shown:
+class NotebookScreen:
     """A comparison that a notebook shows as the command's screen."""
 
     comparison: Comparison
@@ -35,7 +35,7 @@ class Shown:
 
 def run(
     op: str, *cases: str, only: Sequence[str] = (), load: Sequence[str] = (), device: str = "auto"
-) -> Shown:
+) -> NotebookScreen:
     """Compare the implementations of ``op``, as ``python -m compare OP`` does, with a progress bar.
 
     Args:
@@ -62,4 +62,4 @@ def run(
 
     comparison = driver.run(description, options, progress)
     yours = frozenset(impl.label for impl in registry.implementations(op) if impl.foreign)
-    return Shown(comparison, yours)
+    return NotebookScreen(comparison, yours)

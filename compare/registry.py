@@ -19,9 +19,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from compare.spec import (
@@ -47,29 +46,15 @@ _SHAPE = r"\w+\[[^\[\]]*\]"
 _OF_USERS = ("torch", "triton", "cupy")
 """Routes that a user's file may take; C++ host code and what calls a library are files of the project's."""
 
-Run = Callable[..., "torch.Tensor"]
+RunFunction = Callable[..., "torch.Tensor"]
 
 _ops: dict[str, Op] = {}
 _files_of_ops: dict[str, str] = {}
 _implementations: dict[str, dict[str, Implementation]] = {}
 
 
-def implementation(
-    op: str,
-    label: str,
-    *,
-    level: str,
-    requires: str | None = None,
-    accumulator: str = "fp32",
-    deterministic: bool = True,
-    without_gpu: bool = True,
-    emulated: bool = False,
-    algorithm: str = "",
-    tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
-    untuned: str = "",
-    matches: str = "",
-    prepare: Callable[..., tuple[torch.Tensor, ...]] | None = None,
-) -> Callable[[Run], Run]:
+@dataclass(frozen=True)
+class implementation:
     """Register a function as an implementation of ``op``.
 
     The function takes torch tensors, returns a fresh tensor, works on torch's current stream and raises
@@ -97,25 +82,41 @@ def implementation(
     Raises:
         UsageError: one of these is not of that form, a tunable is none, or the label is taken.
     """
-    routes = ("torch", "triton", *ROUTES, LIBRARY)
-    route, _, variant = label.partition(".")
-    # A colon and what follows it tell rows of one implementation apart, and --only takes patterns.
-    if route not in routes or not re.fullmatch("[A-Za-z0-9_]+", variant):
-        raise UsageError(
-            f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}, and letters, digits "
-            "and _ behind the dot"
-        )
-    if level not in LEVELS:
-        raise UsageError(f"{label}: level {level!r} is none of {', '.join(LEVELS)}")
-    if requires is not None and not ARCHITECTURE.fullmatch(str(requires)):
-        raise UsageError(f"{label}: requires={requires!r} is no architecture; write it as 'sm_90'")
-    if accumulator not in ROUNDOFF:
-        raise UsageError(f"{label}: accumulator {accumulator!r} is none of {', '.join(ROUNDOFF)}")
 
-    choices = tuple((name, _choice(label, name, values)) for name, values in tunable.items())
+    op: str
+    label: str
+    _: KW_ONLY
+    level: str
+    requires: str | None = None
+    accumulator: str = "fp32"
+    deterministic: bool = True
+    without_gpu: bool = True
+    emulated: bool = False
+    algorithm: str = ""
+    tunable: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    untuned: str = ""
+    matches: str = ""
+    prepare: Callable[..., tuple[torch.Tensor, ...]] | None = None
 
-    def register(run: Run) -> Run:
-        taking = keywords(run)
+    def __post_init__(self) -> None:
+        label, routes = self.label, ("torch", "triton", *ROUTES, LIBRARY)
+        route, _, variant = label.partition(".")
+        # A colon and what follows it tell rows of one implementation apart, and --only takes patterns.
+        if route not in routes or not re.fullmatch("[A-Za-z0-9_]+", variant):
+            raise UsageError(
+                f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}, and letters, "
+                "digits and _ behind the dot"
+            )
+        if self.level not in LEVELS:
+            raise UsageError(f"{label}: level {self.level!r} is none of {', '.join(LEVELS)}")
+        if self.requires is not None and not ARCHITECTURE.fullmatch(str(self.requires)):
+            raise UsageError(f"{label}: requires={self.requires!r} is no architecture; write it as 'sm_90'")
+        if self.accumulator not in ROUNDOFF:
+            raise UsageError(f"{label}: accumulator {self.accumulator!r} is none of {', '.join(ROUNDOFF)}")
+        self._choices()
+
+    def __call__(self, run: RunFunction) -> RunFunction:
+        op, label, choices, taking = self.op, self.label, self._choices(), keywords(run)
         for name, values in choices:
             if len(values) > 1 and name not in taking:
                 raise UsageError(f"{label}: {name} is tunable, but no keyword-only parameter with a default")
@@ -124,42 +125,30 @@ def implementation(
                     f"{label}: {name}={taking[name]!r} is no default of a tunable: give the whole number "
                     "that it runs with where nobody chooses"
                 )
-        place = _place(run)
-        origin = place[0] if place else ""
+        origin, _ = _place(run) or ("", 0)
         taken = _implementations.get(op, {}).get(label)
         if taken is not None and not _is_imported_anew(taken.run, run):
             where = "one of them" if taken.origin == origin else "yours"
             raise UsageError(f"{op} has a {label} already, in {taken.origin}: give {where} another name")
-        _implementations.setdefault(op, {})[label] = Implementation(
-            op,
-            label,
-            level,
-            run,
-            requires,
-            accumulator,
-            origin,
-            tunable=choices,
-            untuned=untuned,
-            matches=matches,
-            deterministic=deterministic,
-            without_gpu=without_gpu,
-            emulated=emulated,
-            algorithm=algorithm,
-            prepare=prepare,
-        )
+        declared = vars(self) | {"run": run, "origin": origin, "tunable": choices}
+        _implementations.setdefault(op, {})[label] = Implementation(**declared)
         return run
 
-    return register
+    def _choices(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return tuple((name, _choice(self.label, name, values)) for name, values in self.tunable.items())
 
 
-def _is_imported_anew(known: Run, run: Run) -> bool:
+implementation.__init__.__qualname__ = "implementation"  # a TypeError of a wrong keyword says it
+
+
+def _is_imported_anew(known: RunFunction, run: RunFunction) -> bool:
     """Whether a function is another's own successor, from a second import of its module."""
     if _place(known) is None or _place(known) != _place(run):
         return False
     return known.__globals__ is not run.__globals__
 
 
-def _place(run: Run) -> tuple[str, int] | None:
+def _place(run: RunFunction) -> tuple[str, int] | None:
     """Where a function is written; None: not in Python."""
     code = getattr(run, "__code__", None)
     return code and (code.co_filename, code.co_firstlineno)
@@ -177,7 +166,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def keywords(run: Run) -> dict[str, int]:
+def keywords(run: RunFunction) -> dict[str, int]:
     """The keyword-only parameters of an implementation's function, with their defaults."""
     return {
         name: parameter.default
@@ -355,16 +344,7 @@ def load(path: str, *, untrusted: bool = False) -> Loaded:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) and not untrusted:
             raise
-        line = line_in(error, file) or "?"
-        if isinstance(error, UsageError):  # which says all that there is to say
-            raise UsageError(f"--load {path}, line {line}: {error}") from error
-        said = f": {error}" if str(error) else ""
-        advice = f"Fix the file ({_running(path)} shows the whole traceback)"
-        if isinstance(error, SystemExit):
-            advice = "Take out what ends Python when the file is loaded"
-        if isinstance(error, ModuleNotFoundError) and (file.parent / f"{error.name}.py").is_file():
-            advice = f"A file is loaded by itself: put what it needs of {error.name}.py into it"
-        raise UsageError(f"--load {path}: {type(error).__name__} at line {line}{said}. {advice}") from error
+        raise UsageError(f"--load {path}{_problem(error, path, file)}") from error
     # One that the file has only looked up is none of its own.
     ops = tuple(name for name, op in _ops.items() if name not in known_ops and not _is_built_in(op))
     new = tuple(
@@ -393,9 +373,19 @@ def load(path: str, *, untrusted: bool = False) -> Loaded:
     return Loaded(ops, new)
 
 
-def _running(path: str) -> str:
-    """The command that runs a user's file by itself, in whatever folder."""
-    return f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join((sys.executable, path))}"
+def _problem(error: BaseException, path: str, file: Path) -> str:
+    """What a user's file raised, where, and what to do."""
+    line = line_in(error, file) or "?"
+    if isinstance(error, UsageError):  # which says all that there is to say
+        return f", line {line}: {error}"
+    said = f": {error}" if str(error) else ""
+    running = f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join((sys.executable, path))}"
+    advice = f"Fix the file ({running} shows the whole traceback)"
+    if isinstance(error, SystemExit):
+        advice = "Take out what ends Python when the file is loaded"
+    if isinstance(error, ModuleNotFoundError) and (file.parent / f"{error.name}.py").is_file():
+        advice = f"A file is loaded by itself: put what it needs of {error.name}.py into it"
+    return f": {type(error).__name__} at line {line}{said}. {advice}"
 
 
 def _is_built_in(op: Op) -> bool:

@@ -19,6 +19,7 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.code_size.hashes import source_hash
 from compare.records import archive
+from compare.resources.static import Resources
 from compare.spec import (
     Card,
     Case,
@@ -36,7 +37,6 @@ from compare.stages.context import Checked, Context, Step
 from compare.stages.meter import Meter, Progress, silent
 from compare.stages.resources import (
     Compilation,
-    Found,
     compile_case,
     inspectable,
     profile_case,
@@ -111,7 +111,6 @@ def run(
     tried = tuned(op, options)
     if tried is not None:
         impls = list(tried.impls)
-    found: dict[Case, _Found] = {}
     with nullcontext(pool) if pool else WorkerPool(op, device, options.timeout_s) as pool:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         steps = plan(op, options, device.type)
@@ -129,44 +128,24 @@ def run(
         hashes = {impl.label: source_hash(impl) for impl in impls}
         counting = Counting(impls, pool)
         context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, tried)
-        compilation = Compilation.begin(context)
-        interrupted = True
-        try:
-            for step in steps:
-                earlier = [each.checked for each in found.values()]
-                found[step.case] = _Found()
-                _take(context, step, compilation, earlier, found[step.case], results)
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            compilation.stop()
-            meter.say("counting lines of code")
-            counting.finish()
+        cases, interrupted = _take_all(context, environment, counting, results)
         meter.say("ending the workers")
     meter.say("looking at this machine again")
+    clocks = {**environment.clocks, **machine.clocks(device, "after")}
     return Comparison(
         op=op.name,
         signature=op.signature,
-        environment=replace(
-            environment,
-            versions=machine.versions(),
-            clocks={**environment.clocks, **machine.clocks(device, "after")},
-        ),
+        environment=replace(environment, versions=machine.versions(), clocks=clocks),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seed=options.seed,
-        cases=tuple(
-            each.as_comparison(context, case, environment, counting.uncounted)
-            for case, each in found.items()
-            if each.checked
-        ),
+        cases=cases,
         code_sizes=counting.code_sizes,
         interrupted=interrupted,
     )
 
 
 @dataclass
-class _Found:
+class _CaseResults:
     """The results of one case so far; stages return values, and only `_take` puts them here."""
 
     checked: dict[str, Checked] = field(default_factory=dict)
@@ -181,7 +160,7 @@ class _Found:
             one = self.checked[label]
             self.checked[label] = replace(one, row=with_result(one.row, result))
 
-    def take_resources(self, label: str, found: Mapping[str, Found], *, on_gpu: bool) -> None:
+    def take_resources(self, label: str, found: Mapping[str, Resources], *, on_gpu: bool) -> None:
         one = self.checked[label]
         self.checked[label] = replace(one, row=with_resources(one.row, found, on_gpu=on_gpu))
 
@@ -201,12 +180,39 @@ class _Found:
         return calibration.with_noise_floor(possible, environment.calibration)
 
 
+def _take_all(
+    context: Context, environment: Environment, counting: Counting, results: Path
+) -> tuple[tuple[CaseComparison, ...], bool]:
+    """The cases with every row that was finished, and whether Ctrl-C came before the last one."""
+    found: dict[Case, _CaseResults] = {}
+    compilation = Compilation.begin(context)
+    interrupted = True
+    try:
+        for step in context.steps:
+            earlier = [each.checked for each in found.values()]
+            found[step.case] = _CaseResults()
+            _take(context, step, compilation, earlier, found[step.case], results)
+        interrupted = False
+    except KeyboardInterrupt:
+        pass
+    finally:
+        compilation.stop()
+        context.meter.say("counting lines of code")
+        counting.finish()
+    cases = (
+        each.as_comparison(context, case, environment, counting.uncounted)
+        for case, each in found.items()
+        if each.checked
+    )
+    return tuple(cases), interrupted
+
+
 def _take(
     context: Context,
     step: Step,
     compilation: Compilation,
     earlier: Sequence[Mapping[str, Checked]],
-    found: _Found,
+    found: _CaseResults,
     results: Path,
 ) -> None:
     """Check, time and inspect one case; ``found`` holds the results so far, whatever ends this."""
@@ -229,7 +235,7 @@ def _take(
             found.checked[label] = replace(one, row=with_needs(one.row, one.impl, context.archs))
 
 
-def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _Found) -> None:
+def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _CaseResults) -> None:
     """Time and profile the correct rows."""
     op, case = context.op, step.case
     try:

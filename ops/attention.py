@@ -202,20 +202,11 @@ DTYPES = ("fp32", "fp16", "bf16")
 _LAYOUTS = (*LAYOUTS, "heads_first", "v_heads_first")
 
 
-def heads(
-    dtype: str,
-    Sq: int,
-    Skv: int,
-    causal: int,
-    *,
-    B: int = 1,
-    Hq: int = 1,
-    Hk: int = 1,
-    D: int = 64,
-    layout: str = "contiguous",
-    fill: str = "normal",
-) -> Case:
-    return case(dtype, layout, fill, B=B, Sq=Sq, Skv=Skv, Hq=Hq, Hk=Hk, D=D, causal=causal)
+def heads(dtype: str, *sizes: int, layout: str = "contiguous", fill: str = "normal", **more: int) -> Case:
+    """Sq, Skv and causal of one head of 64 elements; ``more`` are other values of B, Hq, Hk and D."""
+    Sq, Skv, causal = sizes
+    dims = {"B": 1, "Sq": Sq, "Skv": Skv, "Hq": 1, "Hk": 1, "D": 64, "causal": causal}
+    return case(dtype, layout, fill, **dims | more)
 
 
 def of_16k_tokens(dtype: str, S: int, causal: int, D: int = 128, Hk: int = 0) -> Case:

@@ -119,22 +119,13 @@ def _probabilities(
     return torch.where(lse.isneginf(), 0.0, (scores - lse).exp())
 
 
-def _gradient(
-    of: str,
-    sizes: bool,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    do: torch.Tensor,
-    causal: bool = False,
-) -> torch.Tensor:
+def _gradient(of: str, sizes: bool, *inputs: torch.Tensor, causal: bool = False) -> torch.Tensor:
     """dq, dk or dv; of the terms' magnitudes if ``sizes``.
 
     dv = p^T do.  With dp = do v^T and delta = sum(do * o), ds = p * (dp - delta).  Then dq = scale * ds k and
     dk = scale * ds^T q.
     """
+    q, k, v, o, lse, do = inputs
     made = torch.zeros_like(q if of == "dq" else k)
     if q.is_meta or q.numel() == 0 or k.numel() == 0:
         return made

@@ -164,18 +164,11 @@ DTYPES = ("fp32", "fp16", "bf16")
 _LAYOUTS = (*LAYOUTS, "ragged")
 
 
-def cached(
-    dtype: str,
-    B: int,
-    S: int,
-    Hq: int = 2,
-    Hk: int = 1,
-    D: int = 64,
-    PAGE: int = 16,
-    layout: str = "contiguous",
-    fill: str = "normal",
-) -> Case:
-    return case(dtype, layout, fill, B=B, S=S, Hq=Hq, Hk=Hk, D=D, PAGE=PAGE)
+def cached(dtype: str, *sizes: int, layout: str = "contiguous", fill: str = "normal") -> Case:
+    """A case of sizes B, S, Hq, Hk, D and PAGE; those left out are the last ones of 2, 1, 64 and 16."""
+    names, defaults = ("B", "S", "Hq", "Hk", "D", "PAGE"), (2, 1, 64, 16)
+    sizes = (*sizes, *defaults[len(sizes) - 2 :])
+    return case(dtype, layout, fill, **dict(zip(names, sizes, strict=True)))
 
 
 CASES = Cases(
@@ -191,10 +184,10 @@ CASES = Cases(
         *(cached(dtype, 1, 1, 1, 1) for dtype in DTYPES),
         # A page, or a tile of 64 tokens, more or less by one; several splits.
         *(cached(dtype, 1, S) for dtype in DTYPES for S in (16, 65, 150)),
-        *(cached(dtype, 3, 130, 4, 2, 128, 64, "ragged") for dtype in DTYPES),
+        *(cached(dtype, 3, 130, 4, 2, 128, 64, layout="ragged") for dtype in DTYPES),
         # On few multiprocessors: several iterations of every warp; more splits than are combined at once.
         cached("bf16", 2, 405, 16, 8),
-        cached("fp16", 1, 1100, 1, 1, PAGE=64),
+        cached("fp16", 1, 1100, 1, 1, 64, 64),
         # More query heads share a key head than a tile of 16 has rows.
         *(cached(dtype, 1, 20, 17, 1) for dtype in DTYPES),
         *(cached(dtype, 2, 19, 6, 2, layout=layout) for dtype in DTYPES for layout in _LAYOUTS[1:]),
@@ -203,7 +196,7 @@ CASES = Cases(
         cached("fp16", 2, 21, 6, 2, fill="huge"),
         # More than 2^31 elements of keys, by the number of pages.
         cached("bf16", 33, 65536, 16, 8, 128),
-        cached("fp16", 33, 65552, 8, 8, 128, 64, "ragged"),
+        cached("fp16", 33, 65552, 8, 8, 128, 64, layout="ragged"),
     ),
     sweep=(
         *(

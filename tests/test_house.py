@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from collections import defaultdict
@@ -31,9 +32,15 @@ FILES_OF_AN_OP = (
     "cuda_impl/rawkernel/{}.py",
     "cuda_impl/pybind/{}.cu",
 )
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 OPS = registry.op_names()
+MOST_LINES, MOST_PARAMETERS, MOST_NESTED = 60, 7, 4
+"""Of a function: parameters beside ``self``, and blocks within each other."""
+WITH_ALL_INPUTS = "check_gradients"
+"""It takes the six tensors of an op by position, as the sources do that recorded times are of."""
 MOST_LOOSE_MODULES = 12
 MOST_LOCAL_IMPORTS = 13
 """Imports within functions; in all of compare/ and tools/."""
@@ -59,6 +66,11 @@ def tracked(*patterns: str) -> list[Path]:
     ]
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def statuses_in(file: Path) -> dict[str, set[str]]:
     """Status by label in what ``--json`` wrote, over all cases."""
     statuses: dict[str, set[str]] = defaultdict(set)
@@ -81,7 +93,7 @@ def test_an_op_has_all_its_files(op: str):
 def test_the_driver_names_no_op(file: Path):
     """Names and one-word strings; an example in a help text or a docstring is prose."""
     op = re.compile(rf"\b({'|'.join(OPS)})\b|_({'|'.join(OPS)})\b")
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)):
         word = {
             ast.Name: lambda node: node.id,
             ast.Attribute: lambda node: node.attr,
@@ -105,9 +117,8 @@ def test_the_driver_has_few_loose_modules():
 
 def local_imports(file: Path) -> dict[str, bool]:
     """Where a file imports within a function, and whether a comment there or on the line above says why."""
-    text = file.read_text()
-    lines = ["", *text.splitlines()]
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, FUNCTIONS)]
+    lines = ["", *file.read_text().splitlines()]
+    functions = [node for node in ast.walk(parsed(file)) if isinstance(node, FUNCTIONS)]
     inner = (node for function in functions for node in ast.walk(function) if isinstance(node, IMPORTS))
     return {
         f"{file.relative_to(ROOT)}:{node.lineno}": any(
@@ -127,6 +138,36 @@ def test_few_imports_are_within_functions_and_each_says_why():
     }
     assert [at for at, explained in found.items() if not explained] == []
     assert len(found) <= MOST_LOCAL_IMPORTS, [*found]
+
+
+def nesting(node: ast.AST) -> int:
+    """The most blocks within each other; ``elif`` is beside its ``if``, and inner functions count alone."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, STATEMENTS) and not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+            beside = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+            deepest = max(deepest, nesting(child) + (isinstance(child, BLOCKS) and not beside))
+    return deepest
+
+
+def test_functions_are_short_and_flat_and_no_two_classes_share_a_name():
+    classes: dict[str, list[str]] = defaultdict(list)
+    large = []
+    for file in tracked("compare/*.py", "ops/*.py", "tests/*.py"):
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name.lstrip("_")].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+            elif isinstance(node, FUNCTIONS):
+                parameters = {
+                    each.arg for each in ast.iter_child_nodes(node.args) if isinstance(each, ast.arg)
+                }
+                count = len(parameters - {"self", "cls"})
+                sizes = (node.end_lineno or 0) - node.lineno + 1, count, nesting(node)
+                most = MOST_LINES, MOST_PARAMETERS + (node.name == WITH_ALL_INPUTS), MOST_NESTED
+                if any(size > limit for size, limit in zip(sizes, most, strict=True)):
+                    large.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}: {sizes}")
+    assert large == []
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
 
 
 @for_each("op", OPS)

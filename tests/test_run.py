@@ -80,7 +80,7 @@ def op(write: Callable[[str], Op]) -> Op:
 
 
 def compared(
-    op: Op, results: Path, *cases: Case, compiling: type = made_up.Compiled, **options: object
+    op: Op, results: Path, *cases: Case, compiling: type = made_up.FakeCompiling, **options: object
 ) -> Comparison:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
     with (
@@ -214,7 +214,7 @@ adding("cupy.hopper", requires="sm_90")(added)
         "cupy.hopper": ((), refused),
     }
 
-    class Refusing(made_up.Compiled):
+    class Refusing(made_up.FakeCompiling):
         def results(self, progress: object = None) -> list[Any]:
             return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
 
@@ -247,7 +247,7 @@ adding("cupy.never")(of_floats)
 """
     )
 
-    class Lacking(made_up.Compiled):
+    class Lacking(made_up.FakeCompiling):
         def results(self, progress: object = None) -> list[Any]:
             lacking = NotImplementedError("more than it has")
             never = [r.impl.label == "cupy.never" or r.arch == "sm_75" for r in self._requests]
@@ -368,7 +368,7 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
-        with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
+        with mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling):
             first = running.run(op, options, results=tmp_path).cases[0]
         return next(row.status for row in first.rows if row.label == "torch.compile")
 
@@ -460,7 +460,7 @@ def test_compilers_are_done_before_anything_is_timed(
 ) -> None:
     done: list[str] = []
 
-    class Noting(made_up.Compiled):
+    class Noting(made_up.FakeCompiling):
         def results(self, progress: object = None) -> list[tuple[KernelResources, ...]]:
             done.append("compiled")
             return super().results(progress)
@@ -470,7 +470,7 @@ def test_compilers_are_done_before_anything_is_timed(
     meter, hashes = Meter(silent, 1.0), {impl.label: ""}
     device = torch.device("cuda")
     context = Context(op, impls, (step,), options, device, mock.Mock(), meter, hashes)
-    found = running._Found({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
+    found = running._CaseResults({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
     monkeypatch.setattr("compare.run.expected_outputs", mock.Mock())
     monkeypatch.setattr("compare.run.CaseBuffers", mock.MagicMock())
@@ -558,7 +558,7 @@ def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.
     if device.type == "cpu":
         labels -= {"torch.compile"}
     options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
-    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling):
         comparison = running.run(op, options)
     rows = comparison.cases[0].rows
     assert {row.label for row in rows} == labels

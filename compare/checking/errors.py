@@ -60,7 +60,7 @@ def errors_of(
 ) -> Errors:
     """The errors of an output against the oracle, in roundings of ``accumulator``."""
     step = max(1, output.numel() // quantile_elements) if quantile_elements else 0
-    comparison = _Comparison(op.tolerance(case), ROUNDOFF[accumulator], limit, step)
+    comparison = _ErrorStatistics(op.tolerance(case), ROUNDOFF[accumulator], limit, step)
     for piece, out in reference.pieces(output):
         comparison.add(piece, out)
     return comparison.errors
@@ -73,14 +73,14 @@ def mismatch_of(
     located = Located.of(output)
     if located is None:
         return None
-    comparison = _Comparison(op.tolerance(case), ROUNDOFF[accumulator], limit, 0, located=located)
+    comparison = _ErrorStatistics(op.tolerance(case), ROUNDOFF[accumulator], limit, 0, located=located)
     for piece, out in reference.pieces(output):
         comparison.add(piece, out)
     return located.found()
 
 
 @dataclass
-class _Comparison:
+class _ErrorStatistics:
     tolerance: Tolerance
     unit: float
     """The roundoff of the accumulator's dtype."""

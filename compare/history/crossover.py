@@ -43,16 +43,16 @@ BINDS = 0.6
 """The share of its ceiling from which bandwidth or arithmetic binds."""
 
 
-Limit = Literal["bandwidth", "arithmetic", "launch"]
+Bottleneck = Literal["bandwidth", "arithmetic", "launch"]
 
 
 @dataclass(frozen=True)
 class Bound:
     """What binds an implementation on a case."""
 
-    limit: Limit | None
+    limit: Bottleneck | None
     """None: not known."""
-    nearest: Limit | None
+    nearest: Bottleneck | None
     """Bandwidth or arithmetic, whichever ceiling is closer; None without ceilings."""
     share: float | None
     """The share of that ceiling."""
@@ -205,7 +205,7 @@ def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
     assert row.timing is not None
     assert row.timing.cold_us is not None
     cold_us = row.timing.cold_us.median
-    shares: dict[Limit, float] = {}
+    shares: dict[Bottleneck, float] = {}
     if ceilings is not None:
         shares["bandwidth"] = cost.bytes / cold_us / 1e3 / max(ceilings.copy_gbs, ceilings.read_gbs)
         # A matmul in lower precision bounds only what computes in that precision.

@@ -17,7 +17,7 @@ from compare.labs.work import Work
 from compare.spec import OWN_WORK, UNREAD, Case, Mismatch, Row
 from compare.timing import figures
 
-Result = Literal[
+PartResult = Literal[
     "passed",
     "wrong",
     "error",
@@ -52,7 +52,7 @@ class Part:
     name: str
     points: float
     of: float
-    result: Result
+    result: PartResult
     detail: str = ""
     mismatch: Mismatch | None = None
 
@@ -119,7 +119,7 @@ def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) ->
             say(f"{work.name}: timing {task.title}")
             parts += _timed(work, task, device, timeout_s)
         else:
-            result: Result = "not started" if marks.gpu else "left out"
+            result: PartResult = "not started" if marks.gpu else "left out"
             why = "first make every case correct" if marks.gpu else "speed needs a GPU"
             parts += [Part(_name(task, speed), 0.0, speed.points, result, why) for speed in task.speed]
     return replace(marks, parts=(*marks.parts, *parts, *_written(work)))
@@ -194,7 +194,7 @@ def _group(work: Work, task: Task, group: Group, done: Run) -> Part:
 def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row | None) -> Part:
     """The part as one case has it."""
 
-    def part(result: Result, detail: str = "") -> Part:
+    def part(result: PartResult, detail: str = "") -> Part:
         mismatch = row.agreement.mismatch if row and row.agreement else None
         points = group.points if result == "passed" else 0.0
         return Part(name, points, group.points, result, f"{case}: {detail}" if detail else "", mismatch)
@@ -218,7 +218,7 @@ def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row 
     return part(_blamed(row.reason), row.reason)
 
 
-def _blamed(reason: str) -> Result:
+def _blamed(reason: str) -> PartResult:
     """The result of code that could not be checked, for this reason."""
     if any(words in reason for words in _TAMPERED):
         return "refused"
@@ -244,7 +244,7 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
         found = next((each for each in read if each is not None), None)
     if found is None:
         why = next((row.reason for row in every if row.reason.startswith(UNREAD)), "")
-        result: Result = "timeout" if _LATE in why else "left out"
+        result: PartResult = "timeout" if _LATE in why else "left out"
         return Part(name, 0.0, limit.points, result, why or "the figure could not be read")
     told = found if isinstance(found, str) else f"{found:g}"
     if limit.allows(found):
@@ -273,7 +273,7 @@ def _name(task: Task, speed: Speed) -> str:
 def _speed(task: Task, speed: Speed, case: str, done: Run) -> Part:
     name = _name(task, speed)
 
-    def part(result: Result, detail: str) -> Part:
+    def part(result: PartResult, detail: str) -> Part:
         return Part(name, speed.points if result == "passed" else 0.0, speed.points, result, detail)
 
     row, reference = done.row(case, task.label), done.row(case, task.reference)
@@ -299,7 +299,7 @@ def _written(work: Work) -> Iterator[Part]:
     if work.lab.prediction:
         missing = [each.name for each in work.lab.prediction if each.name not in work.predictions]
         told = work.problem or f"not made: {', '.join(missing)}" * bool(missing)
-        result: Result = "not started" if missing else "passed"
+        result: PartResult = "not started" if missing else "passed"
         yield Part("predictions made", float(not missing), 1.0, result, told)
     for question in work.lab.question:
         words = len(work.answers[question.name].split())

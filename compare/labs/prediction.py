@@ -19,7 +19,7 @@ CLOSE = 1.1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScoredPrediction:
     """A prediction, and what came of it."""
 
     prediction: Prediction
@@ -73,7 +73,7 @@ def outcomes(
     default: str,
     device: str,
     timeout_s: float,
-) -> list[Outcome]:
+) -> list[ScoredPrediction]:
     """Measure what was predicted: one run for each op.
 
     Args:
@@ -100,23 +100,23 @@ def _needed(predictions: Sequence[Prediction]) -> list[str]:
     return list(dict.fromkeys(labels)) if named and not set(labels) & set(WAYS) else []
 
 
-def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> Outcome:
+def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> ScoredPrediction:
     """A prediction beside what a run measured."""
     comparison = done.comparison
     case = next((c for c in comparison.cases if c.case == prediction.case), None) if comparison else None
     if comparison is None or case is None:
-        return Outcome(prediction, answer, None, done.error or "the case was not run", None)
+        return ScoredPrediction(prediction, answer, None, done.error or "the case was not run", None)
     measured, accepted, row = _measured(prediction, comparison, case)
     if measured is None:
-        return Outcome(prediction, answer, None, "not measured here, and no record has it", None)
+        return ScoredPrediction(prediction, answer, None, "not measured here, and no record has it", None)
     recorded = f"recorded on {row.replayed}" if row and row.replayed and _timed(prediction) else ""
     origin = recorded or _compiled(prediction, comparison)
     try:
         predicted = None if answer is None else read(prediction, answer)
     except ValueError as error:
-        return Outcome(prediction, answer, measured, str(error), 0.0)
+        return ScoredPrediction(prediction, answer, measured, str(error), 0.0)
     score = None if predicted is None else _score(predicted, measured, accepted)
-    return Outcome(prediction, predicted, measured, origin, score)
+    return ScoredPrediction(prediction, predicted, measured, origin, score)
 
 
 def _timed(prediction: Prediction) -> bool:

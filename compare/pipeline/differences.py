@@ -46,11 +46,11 @@ def _name(one: Opened, among: Iterable[Opened]) -> str:
     return f"{one.label} ({one.kernel})" if several else one.label
 
 
-_Seen = tuple[str, str]
+_Trait = tuple[str, str]
 """What kind of thing a kernel does, by which kernels are told apart; and what shows it."""
 
 
-def _widest(group: str, one: Opened) -> _Seen:
+def _widest(group: str, one: Opened) -> _Trait:
     moves = [i.opcode for i in one.instructions if classified(i)[0] == group]
     if not moves:
         return "none", "none"
@@ -80,18 +80,18 @@ def _not_known_divisible(one: Opened) -> list[str]:
     return [name for name, _, attributes in arguments if "tt.divisibility = 16" not in attributes]
 
 
-def _spills(one: Opened) -> _Seen:
+def _spills(one: Opened) -> _Trait:
     groups = mix(one.instructions)
     loads, stores = (sum(groups.get(name, {}).values()) for name in ("local loads", "local stores"))
     said = f"{loads} LDL, {stores} STL" if loads + stores else "none"
     return said, said
 
 
-def _waits(one: Opened) -> _Seen:
+def _waits(one: Opened) -> _Trait:
     return _kinds(kind for group, kind in map(classified, one.instructions) if group in ("barriers", "warp"))
 
 
-def _copies(one: Opened) -> _Seen:
+def _copies(one: Opened) -> _Trait:
     """The copies, and what commits and awaits them."""
     return _kinds(
         i.opcode.partition(".")[0]
@@ -100,12 +100,12 @@ def _copies(one: Opened) -> _Seen:
     )
 
 
-def _kinds(names: Iterable[str]) -> _Seen:
+def _kinds(names: Iterable[str]) -> _Trait:
     found = Counter(names)
     return ", ".join(sorted(found)), _counted(found) or "none"
 
 
-_LOOKED_AT: dict[str, Callable[[Opened], _Seen]] = {
+_LOOKED_AT: dict[str, Callable[[Opened], _Trait]] = {
     "widest load from global memory": partial(_widest, "global loads"),
     "widest store to global memory": partial(_widest, "global stores"),
     "multiplies with": lambda one: _kinds(multiplications(one.instructions).elements()),

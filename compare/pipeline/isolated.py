@@ -21,7 +21,7 @@ from dataclasses import replace
 from compare.pipeline.records import CompilerStage, Opened, OpenedOp, OpenRequest
 from compare.records.encoding import decode, encode
 from compare.sandbox.isolation import protect_judge
-from compare.sandbox.launch import Launched
+from compare.sandbox.launch import IsolatedProcess
 from compare.sandbox.words import how_it_ended, printable, read_json
 from compare.spec import UsageError
 
@@ -47,7 +47,7 @@ def started(request: OpenRequest, timeout_s: float) -> Iterator[Callable[[], Ope
     """
     protect_judge()
     with tempfile.TemporaryFile() as noise:
-        launched = Launched(__name__, [json.dumps(encode(request)), str(timeout_s)], {}, noise)
+        launched = IsolatedProcess(__name__, [json.dumps(encode(request)), str(timeout_s)], {}, noise)
         try:
             yield lambda: _result(launched.process, timeout_s)
         finally:
@@ -91,7 +91,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _close(launched: Launched) -> None:
+def _close(launched: IsolatedProcess) -> None:
     _kill(launched.process)
     for stream in (launched.process.stdin, launched.process.stdout):
         if stream is not None:

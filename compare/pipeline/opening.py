@@ -28,10 +28,10 @@ _BY_TOOL |= {"nvdisasm": "sass", "llvm": "llir", "make_ttir": "ttir", "make_ttgi
 Begin = Callable[[str, bool], None]
 """Called before each step with its name, and whether a compilation of many kernels is part of it."""
 
-_Place = tuple[int, int]
+_Position = tuple[int, int]
 """Where a kernel is shown: by architecture, then by implementation."""
-_ForNvcc = tuple[_Place, CudaLaunch, Opened]
-_Pending = tuple[Sequence[_Place], Future[list[Opened]]]
+_ForNvcc = tuple[_Position, CudaLaunch, Opened]
+_Pending = tuple[Sequence[_Position], Future[list[Opened]]]
 
 
 def select(name: str) -> str:
@@ -84,8 +84,8 @@ def open_up(
         dump: with every MLIR pass of Triton's.
         begin: called before each step.
     """
-    found: dict[_Place, list[Opened]] = {}
-    triton: list[tuple[_Place, TritonLaunch, Opened]] = []
+    found: dict[_Position, list[Opened]] = {}
+    triton: list[tuple[_Position, TritonLaunch, Opened]] = []
     nvcc: list[_ForNvcc] = []
     pending: list[_Pending] = []
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:

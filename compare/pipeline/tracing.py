@@ -11,7 +11,7 @@ from compare.pipeline.passes import bare
 from compare.pipeline.records import CompilerStage, Opened
 from compare.resources.sass.disassembly import listed
 
-Place = tuple[str, int]
+FileLine = tuple[str, int]
 """File and line."""
 
 
@@ -32,7 +32,7 @@ def traced(opened: Opened, stage: CompilerStage) -> list[Traced]:
     if stage.name == "source":
         return [Traced(text, (source.first_line + i,)) for i, text in enumerate(stage.text.splitlines())]
 
-    def own(places: Sequence[Place]) -> tuple[int, ...]:
+    def own(places: Sequence[FileLine]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(line for file, line in places if line and _same(file, source.file)))
 
     return [Traced(text, own(places)) for text, places in _READERS[stage.name](stage.text)]
@@ -42,20 +42,20 @@ def _same(file: str, source: str) -> bool:
     return Path(file).name == source if "/" not in source else file == source
 
 
-def _untraced(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def _untraced(text: str) -> Iterator[tuple[str, Sequence[FileLine]]]:
     for line in text.splitlines():
         yield line, ()
 
 
-def mlir(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def mlir(text: str) -> Iterator[tuple[str, Sequence[FileLine]]]:
     """Each line, and the places that it comes from, the innermost first."""
     named = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
 
-    def places(location: str, depth: int = 0) -> list[Place]:
+    def places(location: str, depth: int = 0) -> list[FileLine]:
         if match := re.match(r'"([^"]+)":(\d+)', location):
             return [(match[1], int(match[2]))]
         # By its name, as part of a named place, or the place and the one that it was inlined into.
-        found: list[Place] = []
+        found: list[FileLine] = []
         for name in re.findall(r"#loc\d*", location) if depth < 20 else ():
             found += places(named.get(name, ""), depth + 1)
         return found
@@ -67,7 +67,7 @@ def mlir(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         yield bare(line), places(locations[-1]) if locations else ()
 
 
-def _llvm(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def _llvm(text: str) -> Iterator[tuple[str, Sequence[FileLine]]]:
     """Each line without the debug information, which is not followed."""
     for row in text.splitlines():
         if not re.match(r"!|\s*#dbg_|\s*call void @llvm\.dbg", row):
@@ -77,7 +77,7 @@ def _llvm(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?")
 
 
-def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def ptx(text: str) -> Iterator[tuple[str, Sequence[FileLine]]]:
     """Each line, and the places that it comes from, the innermost first."""
     named = re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', text)
     files = {number: str(Path(folder, name)) if name else folder for number, folder, name in named}
@@ -95,7 +95,7 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         if re.match(r"\s*\.file", row):
             here = ()
             continue
-        found: list[Place] = []
+        found: list[FileLine] = []
         at = here
         while at and len(found) < 20:
             found.append((files.get(at[0], ""), int(at[1])))
@@ -103,7 +103,7 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         yield row.rstrip(), found if re.search(r";\s*}?\s*(//.*)?$", row) else ()
 
 
-def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def _sass(text: str) -> Iterator[tuple[str, Sequence[FileLine]]]:
     for row, instruction in listed(text):
         places = [(instruction.file, instruction.line), *instruction.callers] if instruction else ()
         yield _NARROWER.sub(r"\1", row.rstrip()), places
@@ -113,7 +113,7 @@ _NARROWER = re.compile(r"^ {8}(/\*\w+\*/) {,13}(?= )")
 """nvdisasm indents instructions by 35 characters; this leaves room for a predicate."""
 
 
-_READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[Place]]]]] = {
+_READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[FileLine]]]]] = {
     "source": _untraced,
     "frontend": mlir,
     "ttir": mlir,

@@ -17,7 +17,7 @@ from compare.replay.nodes import ArenaOutput, Copy, KernelLaunch, Memset, Node, 
 _PORTABLE_CLUSTER = 8
 _PORTABLE_SHARED_BYTES = 48 << 10
 
-Launch = Callable[[Any], None]
+Enqueue = Callable[[Any], None]
 """Enqueues one node on a stream."""
 
 
@@ -58,7 +58,7 @@ class Player:
         for memory, content in self._kept:
             memory.copy_(content)
 
-    def _launch(self, node: Node, recording: Recording) -> Launch:
+    def _launch(self, node: Node, recording: Recording) -> Enqueue:
         if isinstance(node, KernelLaunch):
             return self._kernel(node, isinstance(recording.sources[node.source], TritonSource))
         if isinstance(node, Copy):
@@ -67,7 +67,7 @@ class Player:
             )
         return _memset(node)
 
-    def _kernel(self, kernel: KernelLaunch, of_triton: bool) -> Launch:
+    def _kernel(self, kernel: KernelLaunch, of_triton: bool) -> Enqueue:
         function = checked(
             driver.cuModuleGetFunction(self._modules[kernel.source], kernel.name.encode()),
             f"{kernel.name} in its own source",
@@ -122,7 +122,7 @@ def _attributes(kernel: KernelLaunch) -> list[Any]:
     return found
 
 
-def _memset(node: Memset) -> Launch:
+def _memset(node: Memset) -> Enqueue:
     fill = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[
         node.element_bytes
     ]

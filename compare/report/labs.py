@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from compare.labs.lab import Lab
 from compare.labs.marking import NOT_COUNTED, Marks, Part
-from compare.labs.prediction import Outcome
+from compare.labs.prediction import ScoredPrediction
 from compare.labs.similarity import Pair
 from compare.labs.work import Work
 from compare.report import csv_file, markdown
@@ -71,7 +71,7 @@ def detail(part: Part) -> str:
     return f"{part.detail}; {where}; {found.count} of {found.of} elements{pattern}"
 
 
-def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
+def outcomes_table(outcomes: Sequence[ScoredPrediction]) -> Table:
     """Predictions beside measurements."""
     scores = [each.score for each in outcomes if each.score is not None]
     title = f"Predictions: {sum(scores) / len(scores):.2f} of 1 on average" if scores else "Predictions"
@@ -99,7 +99,9 @@ def shown(value: str | float | None, form: str = "{:.4g}") -> str:
 # --------------------------------------------------------------------------- pages
 
 
-def student_page(work: Work, outcomes: Sequence[Outcome], runs: Sequence[tuple[str, Comparison]]) -> str:
+def student_page(
+    work: Work, outcomes: Sequence[ScoredPrediction], runs: Sequence[tuple[str, Comparison]]
+) -> str:
     """Markdown: predictions beside measurements, the student's rows among ours, the answers.
 
     Args:

@@ -40,7 +40,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-class _Marks(RegexHighlighter):
+class _Highlighter(RegexHighlighter):
     """Colours the words a reader looks for; the text itself is made without any."""
 
     base_style = "screen."
@@ -72,7 +72,7 @@ def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
     if piped or console.width < 1:
         console.width = UNLIMITED
     text = writable(printable(make(console.width)), stream)
-    console.print(_Marks()(Text(text)), soft_wrap=True)
+    console.print(_Highlighter()(Text(text)), soft_wrap=True)
 
 
 def writable(text: str, stream: TextIO) -> str:

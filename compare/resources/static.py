@@ -30,7 +30,7 @@ from compare.records.encoding import decode
 from compare.resources.occupancy import limits
 from compare.sandbox import isolation
 from compare.sandbox.environment import kept
-from compare.sandbox.launch import Launched
+from compare.sandbox.launch import IsolatedProcess
 from compare.sandbox.words import how_it_ended, printable, read_json
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
@@ -51,7 +51,7 @@ _QUOTED = 500
 _STARTING_S = 120.0
 """What importing the compilers may take at least, before anything is done for a request."""
 
-Result = tuple[KernelResources, ...] | Exception
+Resources = tuple[KernelResources, ...] | Exception
 
 
 class CompileError(RuntimeError):
@@ -77,7 +77,7 @@ def from_cubins(
     requests: Sequence[Request],
     progress: Callable[[int, int], None] = lambda done, total: None,
     timeout_s: float = Options.timeout_s,
-) -> list[Result]:
+) -> list[Resources]:
     """What each kernel of each request takes, in launch order, or why that is not known.
 
     Empty for PyTorch's own kernels, which are compiled already; a GPU's profiler reads those.
@@ -122,7 +122,7 @@ class Compiling:
         for arch in {request.arch for request in requests}:
             limits(arch)
         self._keys = _keys(requests)
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, Resources] = {}
         missing: dict[str, dict[str, Request]] = {}
         for key, request in zip(self._keys, requests, strict=True):
             needs = request.impl.requires
@@ -136,9 +136,9 @@ class Compiling:
                 # Of a user's file each in a process of its own: what it does there is its own affair.
                 group = request.impl.origin if request.impl.foreign else ""
                 missing.setdefault(group, {})[key] = request
-        self._compilers = [_Compiler(group, nice, timeout_s) for group in missing.values()]
+        self._compilers = [_CompilerProcess(group, nice, timeout_s) for group in missing.values()]
 
-    def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Result]:
+    def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Resources]:
         """Of every request, waited for; ``progress`` as for `from_cubins`."""
         total = sum(compiler.total for compiler in self._compilers)
         done = 0
@@ -153,7 +153,7 @@ class Compiling:
             compiler.stop()
 
 
-class _Compiler:
+class _CompilerProcess:
     """A process that compiles, and a thread that keeps its answers as they come.
 
     One that ends early, or is ended as a step of it takes too long, has another take its place for all but
@@ -164,12 +164,12 @@ class _Compiler:
         self._missing = dict(missing)
         self._nice, self._timeout_s = nice, timeout_s
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, Resources] = {}
         self._scratch = isolation.private_folder()
         self._noise = self._scratch / "noise"
         self._stopping = threading.Lock()
         self._stopped = False
-        self._launched: list[Launched] = []
+        self._launched: list[IsolatedProcess] = []
         self._process = self._started(missing)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -179,7 +179,7 @@ class _Compiler:
         """How many requests it was given."""
         return len(self._missing)
 
-    def results(self, progress: Callable[[int], None]) -> dict[str, Result]:
+    def results(self, progress: Callable[[int], None]) -> dict[str, Resources]:
         """By key, waited for; ``progress`` is told how many are done."""
         while (answer := self._answers.get()) is not None:
             self._results[answer["key"]] = _understood(answer)
@@ -205,7 +205,7 @@ class _Compiler:
         files = _loaded_files(missing.values())
         with self._noise.open("wb") as noise:
             if files:
-                self._launched.append(Launched(_PROCESS, [], variables, noise))
+                self._launched.append(IsolatedProcess(_PROCESS, [], variables, noise))
                 process = self._launched[-1].process
             else:
                 process = subprocess.Popen(
@@ -323,7 +323,7 @@ class _Compiler:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _understood(answer: dict[str, Any]) -> Result:
+def _understood(answer: dict[str, Any]) -> Resources:
     if "unavailable" in answer:
         return NotImplementedError(answer["unavailable"])
     if "refused" in answer:
@@ -382,7 +382,7 @@ def _settings() -> list[str]:
     return sorted(f"{n}={v}" for n, v in os.environ.items() if n.startswith("TRITON_") and n not in others)
 
 
-def _kept(key: str) -> Result | None:
+def _kept(key: str) -> Resources | None:
     with suppress(KeyError, TypeError, ValueError, OverflowError):  # damaged, or of another version
         return _understood(result_cache.read("resources", key))
     return None

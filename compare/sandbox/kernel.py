@@ -208,7 +208,7 @@ _DENIED_WITH = (
 )
 """Calls with certain values of an argument."""
 
-_Step = tuple[int, int, int, int]
+_Instruction = tuple[int, int, int, int]
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of a classic BPF program
 _ALLOW = 0x7FFF0000
 _DENY = 0x00050000 | errno.EACCES
@@ -233,7 +233,7 @@ def seccomp(*, gpu: bool = False) -> None:
             Connecting it stays refused.
     """
     numbers, architecture = _numbers(), _MACHINES[platform.machine()][0]
-    program: list[_Step] = [
+    program: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _DENY),
@@ -256,12 +256,12 @@ def seccomp(*, gpu: bool = False) -> None:
     _install(program)
 
 
-def _of_call(number: int, steps: list[_Step]) -> list[_Step]:
+def _of_call(number: int, steps: list[_Instruction]) -> list[_Instruction]:
     """Steps for one call; those that follow are for the others, and for it where none of these returns."""
     return [(_LOAD, 0, 0, _NUMBER), (_EQUAL, 0, len(steps), number), *steps]
 
 
-def _if_argument(argument: int, values: Iterable[int], result: int) -> list[_Step]:
+def _if_argument(argument: int, values: Iterable[int], result: int) -> list[_Instruction]:
     """Return ``result`` if an argument, an int, is one of these."""
     steps = [(_LOAD, 0, 0, _ARGUMENT + 8 * argument)]
     for value in values:
@@ -269,7 +269,7 @@ def _if_argument(argument: int, values: Iterable[int], result: int) -> list[_Ste
     return steps
 
 
-def _install(program: list[_Step]) -> None:
+def _install(program: list[_Instruction]) -> None:
     code = b"".join(struct.pack("HBBI", *step) for step in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer))

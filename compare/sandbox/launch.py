@@ -20,7 +20,7 @@ from compare.sandbox.environment import kept
 from compare.sandbox.limits import HOST_BYTES, end_with, restrict
 
 
-class Launched:
+class IsolatedProcess:
     """A process that runs a module in isolation, in a process group of its own.
 
     Args:

@@ -10,8 +10,8 @@ import torch
 from compare.device import default_archs, lacks
 from compare.resources import profiles
 from compare.resources.kernels import borrowed
-from compare.resources.static import Compiling, Refused, Request
-from compare.spec import UNREAD, WRONG, Case, Implementation, KernelResources, Row
+from compare.resources.static import Compiling, Refused, Request, Resources
+from compare.spec import UNREAD, WRONG, Case, Implementation, Row
 from compare.stages.checking import SLOW_TO_START
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
@@ -21,8 +21,8 @@ from compare.worker.messages import FindKernels
 from compare.worker.parallel import run_parallel
 from compare.worker.timing import Cheated
 
-Found = tuple[KernelResources, ...] | Exception
-
+_Names = Mapping[str, Sequence[str]]
+"""Of kernels, by label."""
 _LESS_URGENT = 10
 """Added to the nice value of what compiles while first calls are timed."""
 
@@ -60,7 +60,7 @@ class Compilation:
 
 def profile_case(
     context: Context, case: Case, checked: Sequence[Checked], buffers: CaseBuffers, *, last: bool
-) -> Iterator[tuple[str, Found]]:
+) -> Iterator[tuple[str, Resources]]:
     """Every kernel that a call launches, as the profiler sees it on the GPU: by label, as they get done.
 
     A user's implementation that had kernels of PyTorch's do its work is `Cheated`.
@@ -93,7 +93,7 @@ def profile_case(
     places = buffers.places
     own: dict[str, list[str]] = {}
 
-    def watched(impl: Implementation) -> Found:
+    def watched(impl: Implementation) -> Resources:
         try:
             worker = context.pool.of(impl)
             buffers.hand_to(worker)
@@ -114,6 +114,13 @@ def profile_case(
         if impl.label in requests and not isinstance(found, Exception):
             profiles.keep(requests[impl.label], card, found)
         yield impl.label, found
+    yield from _borrowing(context, impls, ran, own)
+
+
+def _borrowing(
+    context: Context, impls: Sequence[Implementation], ran: _Names, own: _Names
+) -> Iterator[tuple[str, Cheated]]:
+    """Users' implementations that had kernels of PyTorch's do their work."""
     torchs = [impl for impl in impls if impl.way == "torch" and not impl.foreign]
     pytorchs = [name for impl in torchs for name in ran[impl.label]]
     for impl in impls:
@@ -126,7 +133,7 @@ def profile_case(
 
 def compile_case(
     context: Context, case: Case, checked: Sequence[Checked], compilation: Compilation
-) -> dict[str, dict[str, Found]]:
+) -> dict[str, dict[str, Resources]]:
     """What every kernel takes, by label and by the architecture that it was compiled for."""
     with context.meter.part(f"compiling for {', '.join(context.archs)}", len(context.impls)) as part:
         found = compilation.compiling.results(lambda done, total: part(done / total))
@@ -141,14 +148,14 @@ def compile_case(
         found += later.results()
     finally:
         later.stop()
-    by_label: dict[str, dict[str, Found]] = {one.row.label: {} for one in checked}
+    by_label: dict[str, dict[str, Resources]] = {one.row.label: {} for one in checked}
     for request, result in zip((*compilation.requests, *theirs), found, strict=True):
         if request.case == case and request.impl.label in by_label:
             by_label[request.impl.label][request.arch] = result
     return by_label
 
 
-def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row:
+def with_resources(row: Row, found: Mapping[str, Resources], *, on_gpu: bool) -> Row:
     """``row`` with the resources of its kernels by architecture, and why some are not known.
 
     What no compiler takes, for whichever architecture, runs nowhere, though a CPU may have run it.

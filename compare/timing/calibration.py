@@ -36,7 +36,7 @@ of each class are measured, and a run of all sizes makes hundreds more."""
 LEAST = 0.002
 """Lower limit of that part, on any machine."""
 
-Series = Sequence[Sequence[float]]
+ColdSamples = Sequence[Sequence[float]]
 """Cold samples of one A/A measurement, in microseconds, by name and round."""
 
 
@@ -59,7 +59,7 @@ def with_noise_floor(case: CaseComparison, calibration: Calibration | None) -> C
     return replace(case, rows=tuple(map(mark, case.rows)))
 
 
-def derived(contests: Iterable[Series], created: str) -> Calibration:
+def derived(contests: Iterable[ColdSamples], created: str) -> Calibration:
     """A calibration from A/A measurements.  A class without any keeps its built-in limit.
 
     Raises:

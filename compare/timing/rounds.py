@@ -28,7 +28,7 @@ from compare.timing.statistics import estimate, outliers, within
 from compare.timing.stopwatch import Clock, Timer
 from compare.timing.sustained import Endurance, endure
 
-Progress = Callable[[float], None]
+RoundProgress = Callable[[float], None]
 """Called after every round with the share of the timing that is done, 0 to 1."""
 
 Result = Timing | Exception
@@ -171,7 +171,7 @@ class Rounds:
         self._random = random.Random(seed)
         self._empty_us: list[float] = []
 
-    def run(self, budget_s: float, progress: Progress | None = None) -> None:
+    def run(self, budget_s: float, progress: RoundProgress | None = None) -> None:
         """Take samples until the intervals are tight or the budget is used.
 
         `results` has the completed rounds, after an exception too.

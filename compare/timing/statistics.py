@@ -25,7 +25,7 @@ FEW = 10.0
 ACROSS = 2.0
 """Between two runs, clocks and temperature differ more: there the interval holds this multiple."""
 
-Verdict = Literal["faster", "slower", "same", "ambiguous"]
+RatioVerdict = Literal["faster", "slower", "same", "ambiguous"]
 
 OUTLIER = 5.0
 """Distance of an outlier from the median, as a multiple of the usual spread."""
@@ -96,7 +96,7 @@ def differs(ratio: Estimate) -> bool:
     return ratio.median > 0 and not ratio.low <= 1 <= ratio.high
 
 
-def verdict(ratio: Estimate, between: float) -> Verdict:
+def verdict(ratio: Estimate, between: float) -> RatioVerdict:
     """The verdict on a ratio (above 1: faster), from the interval of its samples.
 
     A difference, as in `differs`; the same where the whole interval lies within ``between`` of 1; else

@@ -123,7 +123,7 @@ def host_ms(call: Call, device: torch.device) -> float:
     return (time.perf_counter_ns() - begin) / 1e6
 
 
-_Key = tuple[Literal["cold", "warm", "empty"], str]
+_SampleKey = tuple[Literal["cold", "warm", "empty"], str]
 """Kind and name of a sample: each has its own learnt wait."""
 
 
@@ -141,8 +141,8 @@ class CudaStopwatch:
         self._sum = torch.empty((), dtype=torch.float32, device=device)
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
-        self._waits_us: dict[_Key, float] = {}
-        self._exposed: set[_Key] = set()
+        self._waits_us: dict[_SampleKey, float] = {}
+        self._exposed: set[_SampleKey] = set()
         self._keeps_l2 = True
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
@@ -217,7 +217,7 @@ class CudaStopwatch:
     def empty_us(self) -> float:
         return self._read(("empty", ""), self._flush, lambda: None, 1).gpu_us
 
-    def _read(self, key: _Key, before: Call, call: Call, repeats: int) -> Reading:
+    def _read(self, key: _SampleKey, before: Call, call: Call, repeats: int) -> Reading:
         wait_us = self._waits_us.get(key, FIRST_WAIT_US)
         while True:
             before()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -12,8 +12,9 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Calibration, Case, Implementation, Op, Options, Timing
-from compare.timing.calibration import Series, derived
+from compare.timing.calibration import ColdSamples, derived
 from compare.timing.ceilings import measure_ceilings
+from compare.timing.rounds import RoundProgress
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.buffers import CaseBuffers, WorkerStage
 from compare.worker.pool import WorkerPool
@@ -27,8 +28,6 @@ BUDGET_S = 1.0
 """For the rounds of one size."""
 TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)
 """Approximate times of the call: two sizes for each class."""
-
-Progress = Callable[[float], None]
 
 
 def subjects() -> list[tuple[Op, Implementation]]:
@@ -86,12 +85,12 @@ def cold_samples(
     return [timing.cold_us.samples for timing in timings if timing.cold_us]
 
 
-def measured(device: torch.device, progress: Progress = lambda share: None) -> Calibration:
+def measured(device: torch.device, progress: RoundProgress = lambda share: None) -> Calibration:
     """The calibration from calls timed against themselves at sizes of every class.
 
     Takes about two minutes on a GPU.
     """
-    found: list[Series] = []
+    found: list[ColdSamples] = []
     with torch.cuda.device(device):
         bytes_per_us = measure_ceilings(device).copy_gbs * 1e3
         pairs = subjects()

@@ -121,7 +121,7 @@ class Checking:
 
     def _outcome(self, impl: Implementation) -> CheckOutcome:
         outcome = CheckOutcome()
-        clock = _Clock(outcome.seconds)
+        clock = _StepTimer(outcome.seconds)
         try:
             worker = self._pool.of(impl)
             clock("ready after")
@@ -146,7 +146,7 @@ class Checking:
         worker: Worker,
         buffers: CaseBuffers,
         outcome: CheckOutcome,
-        clock: _Clock,
+        clock: _StepTimer,
         built_s: float,
     ) -> None:
         on_gpu = self._device.type == "cuda"
@@ -256,7 +256,7 @@ class _LimitsOf(ToleranceFromBaseline):
         return 2 * limit_of(reference.op.tolerance(case), self._accumulator, limit)
 
 
-class _Clock:
+class _StepTimer:
     """Records the seconds of each step."""
 
     def __init__(self, seconds: dict[str, float]) -> None:

@@ -22,7 +22,7 @@ def _on(device: torch.device) -> Iterator[None]:
         yield
 
 
-class _Allocation:
+class _SharedGpuMemory:
     def __init__(self, pointer: int, size: int, device: torch.device) -> None:
         self.device, self.pointer = device, pointer
         self.bytes = self.part(0, size)
@@ -31,7 +31,7 @@ class _Allocation:
         return memory_at(self.pointer + start, size, self.device)
 
 
-class GpuPages(_Allocation):
+class GpuPages(_SharedGpuMemory):
     """The judge's side."""
 
     descriptors = ()
@@ -57,7 +57,7 @@ class GpuPages(_Allocation):
             runtime.free(self.pointer)
 
 
-class GpuView(_Allocation):
+class GpuView(_SharedGpuMemory):
     """The worker's side."""
 
     def __init__(self, size: int, handle: bytes, device: torch.device) -> None:

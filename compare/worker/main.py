@@ -382,10 +382,11 @@ class Handlers:
         watch = make(self._device, request.cycles_per_us)
         impl = self.impl.given(request.options)
         if self._player is None:
-            self._bench = _Bench(impl, tensors, values, shared, watch, request.tidy)
+            self._bench = _Bench(impl, tensors, values, shared, watch)
         else:
             own = self._in_arena(request.sets[0])
-            self._bench = _Replay(self._player, own, tensors, impl, values, shared, watch, request.tidy)
+            self._bench = _ReplayBench(self._player, own, tensors, impl, values, shared, watch)
+        self._bench.tidy = request.tidy
 
     def _prepare(self) -> float:
         for which in range(len(self.bench.calls)):
@@ -410,8 +411,10 @@ class _Bench:
         coming: values copied into a set right before its cold sample; empty: none.
         shared_outputs: tensors like the outputs, in shared memory.
         watch: the clock.
-        tidy: free memory after every sample.
     """
+
+    tidy = False
+    """Free memory after every sample."""
 
     def __init__(
         self,
@@ -420,12 +423,11 @@ class _Bench:
         coming: tuple[torch.Tensor, ...],
         shared_outputs: Outputs,
         watch: Stopwatch,
-        tidy: bool,
     ) -> None:
         self._call, self._sets = impl.call, sets
         self._op, self._prepare = impl.op, impl.prepare
         self._prepared: list[tuple[torch.Tensor, ...] | None] = [None] * len(sets)
-        self._shared_outputs, self._watch, self._tidy = shared_outputs, watch, tidy
+        self._shared_outputs, self._watch = shared_outputs, watch
         self._written = sum(x.numel() * x.itemsize for x in shared_outputs.values())
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
@@ -482,7 +484,7 @@ class _Bench:
         return None if None in dtypes else ", ".join(map(str, dtypes))
 
     def cold(self, which: int) -> Reading:
-        if self._coming or self._tidy:
+        if self._coming or self.tidy:
             # Another process used the GPU before. An untimed call warms TLBs and instruction caches, and gets
             # memory from the driver, so that only the L2 is cold in the timed call.
             self.calls[which]()
@@ -496,7 +498,7 @@ class _Bench:
         return self._reading(self._watch.warm(kind, self.call(kind, which), repeats))
 
     def _reading(self, reading: Reading) -> Reading:
-        if self._tidy:
+        if self.tidy:
             self._output = None
             torch.cuda.empty_cache()
         return reading
@@ -509,7 +511,7 @@ class _Bench:
         torch.cuda.empty_cache()
 
 
-class _Replay(_Bench):
+class _ReplayBench(_Bench):
     """A recording while it is being timed: all sets of inputs are copied to the recorded addresses.
 
     Before each timed call all memory of the call is poisoned, as nothing may be left from an earlier one.
@@ -524,12 +526,11 @@ class _Replay(_Bench):
         coming: tuple[torch.Tensor, ...],
         shared_outputs: Outputs,
         watch: Stopwatch,
-        tidy: bool,
     ) -> None:
         self._player, self._own = player, [memory_of(x) for x in own]
         self._shared = [[memory_of(x) for x in tensors] for tensors in shared]
         self._which = 0
-        super().__init__(impl, [own] * len(shared), coming, shared_outputs, watch, tidy)
+        super().__init__(impl, [own] * len(shared), coming, shared_outputs, watch)
 
     def _fetch(self, which: int) -> None:
         self._which = which

@@ -25,7 +25,7 @@ from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.spec import Case, Implementation, Op, by_output
 from compare.timing.ceilings import CeilingMeter
-from compare.timing.rounds import Entry, Interrupted, Plan, Progress, Result, Rounds, release
+from compare.timing.rounds import Entry, Interrupted, Plan, Result, RoundProgress, Rounds, release
 from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
@@ -269,7 +269,7 @@ def measure(
     subject: Subject,
     settings: Settings,
     ceilings: CeilingMeter | None = None,
-    progress: Progress | None = None,
+    progress: RoundProgress | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Result]:
     """Time implementations in their workers.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,16 +100,13 @@ def test_what_cannot_be_written_is_shown_all_the_same(
 def test_what_cannot_be_recorded_is_shown_all_the_same(
     stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Printed
 ) -> None:
-    class Gpu:
-        type = "cuda"
-
     def record(comparison: Comparison) -> Path:
         (tmp_path / "file").touch()
         return real(comparison, tmp_path / "file")
 
     real = archive.record
     monkeypatch.setattr(archive, "record", record)
-    monkeypatch.setattr("compare.commands.compare.prepare", lambda *_: Gpu)
+    monkeypatch.setattr("compare.commands.compare.prepare", lambda *_: SimpleNamespace(type="cuda"))
     out, err = printed("all", "--record", status=USAGE)
     for name in OPS:
         assert re.search(rf"(?m)^{name}  ", out)

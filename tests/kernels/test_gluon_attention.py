@@ -10,7 +10,7 @@ import torch
 
 import gluon_units
 from compare import registry
-from gluon_units import Descriptor, Pointer
+from gluon_units import Descriptor, TensorPointer
 from ops.attention import oracle, oracle_lse
 
 pytestmark = pytest.mark.thorough
@@ -52,10 +52,10 @@ def test_every_tile_is_computed_once_and_no_stage_is_released_early(
         Descriptor(x.transpose(1, 2), rows) for x, rows in ((q, 64), (k, BLOCK_N), (v, BLOCK_N), (o, 64))
     )
     scale = math.log2(math.e) / math.sqrt(D)
-    next_tile = Pointer(torch.zeros((), dtype=torch.int32))
+    next_tile = TensorPointer(torch.zeros((), dtype=torch.int32))
     gluon_units.run(
         source(), "attention_gluon_kernel", programs,
-        q_desc, k_desc, v_desc, o_desc, Pointer(lse), next_tile, B, Sq, Skv, Hq, Hq // Hk, scale,
+        q_desc, k_desc, v_desc, o_desc, TensorPointer(lse), next_tile, B, Sq, Skv, Hq, Hq // Hk, scale,
         causal, D, BLOCK_N, STAGES, CONSUMERS,
     )  # fmt: skip
     expected = oracle(q.double(), k.double(), v.double(), causal)

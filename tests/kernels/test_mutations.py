@@ -21,7 +21,7 @@ import case_sets
 from compare import registry
 from mutations import Mutation, every_mutation, record
 from mutations import __main__ as command
-from mutations.instruments import MACHINE, Outcome, mutated, outcome, still_run
+from mutations.instruments import MACHINE, MutationResult, mutated, outcome, still_run
 from on_device import skip_unless_supported
 
 MUTATIONS = every_mutation()
@@ -103,11 +103,12 @@ def test_what_was_found_is_recorded_however_it_ends(
 
         def __exit__(self, *error: object) -> None: ...
 
-        def map(self, function: object, mutations: list[Mutation]) -> Iterator[Outcome]:
+        def map(self, function: object, mutations: list[Mutation]) -> Iterator[MutationResult]:
             for mutation in mutations:
                 if ends and mutation == last:
                     raise KeyboardInterrupt
-                yield {caught: Outcome("", anew), missed: Outcome("not caught")}.get(mutation, Outcome())
+                results = {caught: MutationResult("", anew), missed: MutationResult("not caught")}
+                yield results.get(mutation, MutationResult())
 
     before = {MACHINE: {"case": ""}, "another": {"case": ""}}
     entries = [{**record.described(mutation), "caught": before} for mutation in MUTATIONS]

@@ -9,7 +9,7 @@ import pytest
 
 from compare.labs import classroom, similarity
 from compare.labs import lab as labs
-from compare.labs.marking import Marks, Part, Result
+from compare.labs.marking import Marks, Part, PartResult
 from compare.labs.work import Work, start
 
 LAB = labs.find("01")
@@ -82,7 +82,7 @@ def test_a_stopped_run_is_resumed(mark: Mark, students: Path) -> None:
 
 
 @pytest.mark.parametrize("result", ["machine", "inconclusive", "timeout"])
-def test_what_is_undecided_is_marked_again(result: Result, mark: Mark) -> None:
+def test_what_is_undecided_is_marked_again(result: PartResult, mark: Mark) -> None:
     mark({"alice": Part("x", 0, 2, result, "no compiler")})
     said: list[str] = []
     assert mark({}, said)[0].points == 2

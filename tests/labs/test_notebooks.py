@@ -20,7 +20,7 @@ OPTIONS = ("--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
 
 
 def test_a_comparison_is_shown_as_on_the_screen() -> None:
-    shown = notebook.Shown(made_up.comparison(op="soft<max"))
+    shown = notebook.NotebookScreen(made_up.comparison(op="soft<max"))
     assert "CORRECT" in repr(shown)
     assert "soft&lt;max" in shown._repr_html_()
     assert shown._repr_html_().startswith("<pre")

@@ -9,7 +9,7 @@ import pytest
 import made_up
 from compare.labs import prediction
 from compare.labs.lab import Measure, Prediction
-from compare.labs.prediction import Outcome, outcome, outcomes, read, standard
+from compare.labs.prediction import ScoredPrediction, outcome, outcomes, read, standard
 from compare.labs.running import Run
 from compare.registry import get_op
 from compare.spec import WAYS
@@ -19,7 +19,7 @@ ROUTES = ("cupy.onepass", "pybind.onepass")
 FASTEST = Prediction("fastest", "?", "fastest", made_up.CASE, choices=("torch.eager", "triton.onepass"))
 
 
-def of(asked: Prediction, answer: str | float | None) -> Outcome:
+def of(asked: Prediction, answer: str | float | None) -> ScoredPrediction:
     return outcome(asked, answer, Run(made_up.comparison()))
 
 

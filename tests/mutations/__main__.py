@@ -22,7 +22,7 @@ from compare.records.encoding import write_whole
 from compare.report import terminal
 from compare.worker.start import prepare
 from mutations import Mutation, every_mutation, record, report
-from mutations.instruments import MACHINE, Outcome, outcome, still_run
+from mutations.instruments import MACHINE, MutationResult, outcome, still_run
 
 HUGE_JOBS = 1
 """At a time; the huge cases of one take more than half of an 80 GB GPU's memory."""
@@ -30,7 +30,7 @@ JOBS = max(2, len(os.sched_getaffinity(0)) - 2)
 """At a time, of the others."""
 
 
-def said(caught: Outcome) -> str:
+def said(caught: MutationResult) -> str:
     if caught.problem or not caught.record:
         return caught.problem or "not here"
     case = f" on {caught.record['case']}" if caught.record["case"] else ""
@@ -52,13 +52,13 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
     ]
 
 
-def keep(outcomes: Mapping[Mutation, Outcome]) -> None:
+def keep(outcomes: Mapping[Mutation, MutationResult]) -> None:
     """Write the record with what has been found."""
     fresh = {m: found.record for m, found in outcomes.items() if found.record or found.problem}
     write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
 
 
-def run(mutations: Sequence[Mutation], jobs: int, outcomes: dict[Mutation, Outcome]) -> None:
+def run(mutations: Sequence[Mutation], jobs: int, outcomes: dict[Mutation, MutationResult]) -> None:
     """Adds what came of each to ``outcomes``, which are recorded however it ends."""
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         try:
@@ -85,7 +85,7 @@ def main() -> int:
     prepare()  # before any kernel is imported
     mutations = wanted(every_mutation(), args.ops, args.missing)
     huge = [mutation for mutation in mutations if mutation.instrument(MACHINE) == "huge"]
-    outcomes: dict[Mutation, Outcome] = {}
+    outcomes: dict[Mutation, MutationResult] = {}
     try:
         run([mutation for mutation in mutations if mutation not in huge], JOBS, outcomes)
         run(huge, HUGE_JOBS, outcomes)

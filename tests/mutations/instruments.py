@@ -260,7 +260,7 @@ def verdict(mutation: Mutation, seen: Seen) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MutationResult:
     """What came of a mutation; both are empty if this machine cannot show it."""
 
     problem: str = ""
@@ -269,20 +269,20 @@ class Outcome:
     """What caught it: by which instrument it was found, what that said, on which case and GPU."""
 
 
-def outcome(mutation: Mutation) -> Outcome:
+def outcome(mutation: Mutation) -> MutationResult:
     """Run a mutation, and where it is caught the source without it."""
     device = pick(MACHINE)
     (impl,) = registry.implementations(mutation.op, (mutation.label,))
     name = mutation.instrument(MACHINE)
     if not name or supports(impl, device) is not None:
-        return Outcome()
+        return MutationResult()
     seen = seen_in(mutation, record.case_of(mutation, record.read()))
     problem = verdict(mutation, seen)
     if problem:
-        return Outcome(problem)
+        return MutationResult(problem)
     said, case = found(mutation, seen), seen.case.strip("?")
     without = seen_without(mutation.op, mutation.label, name, case)
     if without.case:
-        return Outcome(f"so is the source without it, on {without.case}: {without.text}")
+        return MutationResult(f"so is the source without it, on {without.case}: {without.text}")
     caught = {"by": shown(mutation), "found": said, "case": case}
-    return Outcome("", caught | ({"on": environment(device).device} if MACHINE == "cuda" else {}))
+    return MutationResult("", caught | ({"on": environment(device).device} if MACHINE == "cuda" else {}))

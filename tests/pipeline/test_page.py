@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 import browser
-from browser import Watched
+from browser import BrowserPage
 from compare.pipeline import page
 from compare.pipeline.records import CompilerStage, Opened, Pass, StageFailure
 from compare.resources.sass.disassembly import instructions
@@ -112,7 +112,7 @@ def test_every_way_is_on_the_page(softmax: Path) -> None:
 # --------------------------------------------------------------------------- in a browser
 
 
-class Shown(Watched):
+class PipelinePage(BrowserPage):
     """The page of a pipeline."""
 
     def lit(self, stage: str, side: str = "left") -> int:
@@ -125,12 +125,12 @@ def chromium() -> Iterator[Any]:
         yield found
 
 
-def opened(chromium: Any, file: Path, width: int, scheme: str = "light") -> Shown:
-    return Shown(browser.tab(chromium, width, scheme), file)
+def opened(chromium: Any, file: Path, width: int, scheme: str = "light") -> PipelinePage:
+    return PipelinePage(browser.tab(chromium, width, scheme), file)
 
 
 @pytest.fixture
-def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Iterator[Shown]:
+def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Iterator[PipelinePage]:
     found = opened(chromium, softmax, *getattr(request, "param", (1280, "light")))
     yield found
     assert found.complaints == []
@@ -144,7 +144,7 @@ WIDTHS = pytest.mark.parametrize(
 
 
 @WIDTHS
-def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Shown):
+def test_a_click_on_a_source_line_lights_up_what_it_became(shown: PipelinePage):
     assert shown.text("#left option:checked").startswith("triton.")
     assert not shown.text("#right option:checked").startswith("triton.")
     line = shown.tab.locator(".column.left[data-stage=source] .line", has_text="tl.load(").first
@@ -168,7 +168,7 @@ def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Shown):
 
 
 @WIDTHS
-def test_it_opens_with_source_and_sass_side_by_side_in_its_window(shown: Shown):
+def test_it_opens_with_source_and_sass_side_by_side_in_its_window(shown: PipelinePage):
     tab = shown.tab
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     first = tab.locator("#first .column")
@@ -185,7 +185,7 @@ def test_it_opens_with_source_and_sass_side_by_side_in_its_window(shown: Shown):
     assert first.nth(1).locator(".code").evaluate("e => e.scrollHeight <= e.clientHeight"), "printed whole"
 
 
-def test_a_search_steps_through_the_lines_that_match(shown: Shown):
+def test_a_search_steps_through_the_lines_that_match(shown: PipelinePage):
     tab = shown.tab
     sass = ".column.left[data-stage=sass] .line"
     rows = [row.lower() for row in tab.locator(sass).all_text_contents()]
@@ -217,7 +217,7 @@ def test_a_search_steps_through_the_lines_that_match(shown: Shown):
     assert tab.locator(".column.left[data-stage=ttir] .code").evaluate("e => e.scrollWidth <= e.clientWidth")
 
 
-def test_a_line_number_is_a_link_to_the_line(shown: Shown):
+def test_a_line_number_is_a_link_to_the_line(shown: PipelinePage):
     tab = shown.tab
     tab.select_option("#arch", "sm_90a")
     tab.select_option(
@@ -239,7 +239,7 @@ def test_a_line_number_is_a_link_to_the_line(shown: Shown):
     assert shown.text("#right option:checked").startswith("cupy.online")
 
 
-def test_the_slider_goes_over_passes_that_changed_something(shown: Shown):
+def test_the_slider_goes_over_passes_that_changed_something(shown: PipelinePage):
     tab = shown.tab
     few = int(tab.get_attribute("#pass", "max")) + 1
     seen = set()
@@ -255,7 +255,7 @@ def test_the_slider_goes_over_passes_that_changed_something(shown: Shown):
     assert int(tab.get_attribute("#pass", "max")) + 1 > few
 
 
-def test_the_keyboard_is_enough(shown: Shown):
+def test_the_keyboard_is_enough(shown: PipelinePage):
     tab = shown.tab
     tab.focus(".column.left[data-stage=source] .code")
     tab.keyboard.press("Home")
@@ -282,7 +282,7 @@ def test_the_keyboard_is_enough(shown: Shown):
     assert tab.locator(".column[data-stage=frontend]:visible").count() == 1
 
 
-def test_choices_change_what_is_shown(shown: Shown):
+def test_choices_change_what_is_shown(shown: PipelinePage):
     tab = shown.tab
     before = shown.text("#mix")
     label = tab.locator("#right option", has_text="pybind.split").first.get_attribute("value")

@@ -246,12 +246,12 @@ def test_a_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(archive, "_LOCK_S", 0.1)
     locked: list[str] = []
 
-    class Held(archive.FileLock):
+    class HeldLock(archive.FileLock):
         def acquire(self, *_: object, **__: object) -> object:  # type: ignore[override]
             locked.append(str(self.lock_file))
             raise archive.Timeout(self.lock_file)
 
-    monkeypatch.setattr(archive, "FileLock", Held)
+    monkeypatch.setattr(archive, "FileLock", HeldLock)
     with pytest.raises(UsageError, match=r"was not written: \S+\.lock has been held for 0\.1 s"):
         archive.record(made_up.comparison(), tmp_path)
     assert len(Path(locked[0]).name) < 100

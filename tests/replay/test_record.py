@@ -24,7 +24,7 @@ SOURCE = CudaSource("code", (), ())
 FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_"
 
 
-class FakeDriver:
+class FakeGraphDriver:
     """A graph of nodes 1, 2, ... in a row: each a kind, and what the driver tells of it."""
 
     def __init__(self, *nodes: tuple[str, Any], edges: Sequence[tuple[int, int]] | None = None) -> None:
@@ -132,14 +132,14 @@ def recorder() -> Iterator[Recorder]:
         yield Recorder(arena, mock.Mock(), sources)
 
 
-def nodes_of(recorder: Recorder, fake: FakeDriver) -> list[Any]:
+def nodes_of(recorder: Recorder, fake: FakeGraphDriver) -> list[Any]:
     found: list[Source] = []
     with mock.patch.object(record, "driver", fake):
         return [recorder._node(node, overlap, found) for node, overlap in chain(0)]
 
 
 def test_every_kind_of_node_is_read(recorder: Recorder) -> None:
-    fake = FakeDriver(
+    fake = FakeGraphDriver(
         memset(BASE + 512),
         kernel(2, pointer(BASE), b"\x05\0\0\0", bytes(128), cluster=2),
         memcpy(BASE, BASE + 1024),
@@ -160,7 +160,7 @@ def test_every_kind_of_node_is_read(recorder: Recorder) -> None:
 def test_pytorchs_fill_is_a_memset(recorder: Recorder) -> None:
     def filled(value: bytes, count: int = 6) -> list[Any]:
         parameters = count.to_bytes(4, "little"), value, pointer(BASE)
-        return nodes_of(recorder, FakeDriver(kernel(1, *parameters, name=FILL, module=8)))
+        return nodes_of(recorder, FakeGraphDriver(kernel(1, *parameters, name=FILL, module=8)))
 
     assert filled(b"\0\0\x80\x3f") == [Memset(BASE, 0x3F80_0000, 4, 6)]
     assert filled(b"\x05") == [Memset(BASE, 5, 1, 6)]
@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[tuple[str, Any], str]] = {
 def test_what_cannot_be_replayed_is_refused_by_name(recorder: Recorder, what: str) -> None:
     node, why = REFUSED[what]
     with pytest.raises(NotReplayable, match=why):
-        nodes_of(recorder, FakeDriver(node))
+        nodes_of(recorder, FakeGraphDriver(node))
 
 
 @for_each(
@@ -202,15 +202,15 @@ def test_what_cannot_be_replayed_is_refused_by_name(recorder: Recorder, what: st
 )
 def test_only_a_chain_is_replayed(recorder: Recorder, count: int, edges: list[tuple[int, int]]) -> None:
     with pytest.raises(NotReplayable, match="no chain: use torch's current stream only"):
-        nodes_of(recorder, FakeDriver(*[memset(BASE)] * count, edges=edges))
+        nodes_of(recorder, FakeGraphDriver(*[memset(BASE)] * count, edges=edges))
 
 
 def test_a_chain_is_read_in_its_own_order(recorder: Recorder) -> None:
     """The driver may list nodes in any."""
     nodes = [memset(BASE + 1024), memset(BASE + 512), memset(BASE)]
-    found = nodes_of(recorder, FakeDriver(*nodes, edges=[(2, 1), (3, 2)]))
+    found = nodes_of(recorder, FakeGraphDriver(*nodes, edges=[(2, 1), (3, 2)]))
     assert [node.address - BASE for node in found] == [0, 512, 1024]
-    assert nodes_of(recorder, FakeDriver()) == []
+    assert nodes_of(recorder, FakeGraphDriver()) == []
 
 
 def test_an_output_lies_in_the_arena(recorder: Recorder) -> None:

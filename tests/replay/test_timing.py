@@ -63,7 +63,7 @@ def bench(player: FakePlayer, *, coming: bool = True) -> tuple[Any, torch.Tensor
     impl = Implementation("", "replay", "naive", player)
     values = (torch.full((4,), NEW),) if coming else ()
     watch = HostStopwatch(CPU)
-    found = main._Replay(player, (player.x,), [(shared,)], impl, values, {"y": shared_output}, watch, False)  # type: ignore[arg-type]
+    found = main._ReplayBench(player, (player.x,), [(shared,)], impl, values, {"y": shared_output}, watch)  # type: ignore[arg-type]
     return found, shared, shared_output
 
 

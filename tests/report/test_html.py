@@ -20,7 +20,7 @@ import pytest
 import browser
 import made_up
 import processes
-from browser import Watched
+from browser import BrowserPage
 from compare import cli, registry
 from compare.code_size.hashes import source_hash
 from compare.history.recorded import recorded
@@ -352,10 +352,10 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def shown(request: pytest.FixtureRequest, chromium: Any, text: str, tmp_path: Path) -> Iterator[Watched]:
+def shown(request: pytest.FixtureRequest, chromium: Any, text: str, tmp_path: Path) -> Iterator[BrowserPage]:
     file = tmp_path / "report.html"
     file.write_text(text)
-    found = Watched(browser.tab(chromium, *getattr(request, "param", (1280, "light"))), file)
+    found = BrowserPage(browser.tab(chromium, *getattr(request, "param", (1280, "light"))), file)
     yield found
     assert found.complaints == []
     assert [url.partition("#")[0] for url in found.requests] == [file.as_uri()], "a request left the page"
@@ -368,7 +368,7 @@ WIDTHS = pytest.mark.parametrize(
 
 
 @WIDTHS
-def test_it_fits_its_window_and_scheme(shown: Watched) -> None:
+def test_it_fits_its_window_and_scheme(shown: BrowserPage) -> None:
     assert shown.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     front = shown.tab.locator(".front tbody tr").first
     for cell in front.locator("th, td").all()[:3]:  # the op, the first way's time and its speedup
@@ -380,7 +380,7 @@ def test_it_fits_its_window_and_scheme(shown: Watched) -> None:
 
 
 @WIDTHS
-def test_every_figure_is_drawn_and_no_name_lies_on_another(shown: Watched) -> None:
+def test_every_figure_is_drawn_and_no_name_lies_on_another(shown: BrowserPage) -> None:
     tab = shown.tab
     for figure in ("strip", "roofline", "effort", "sweep"):
         assert tab.locator(f"#softmax figure[data-figure={figure}] svg .mark-symbol path").count() > 0
@@ -401,7 +401,7 @@ def test_every_figure_is_drawn_and_no_name_lies_on_another(shown: Watched) -> No
     assert overlaps == []
 
 
-def test_a_table_sorts_by_any_column(shown: Watched) -> None:
+def test_a_table_sorts_by_any_column(shown: BrowserPage) -> None:
     tab = shown.tab
     rows = tab.locator("#softmax .summary tbody:visible tr")
     header = tab.locator("#softmax .summary th").nth(2)
@@ -416,7 +416,7 @@ def test_a_table_sorts_by_any_column(shown: Watched) -> None:
     assert "failed" in tab.locator("#softmax .summary tr.bad", has_text="cupy.online").inner_text()
 
 
-def test_a_case_is_chosen(shown: Watched) -> None:
+def test_a_case_is_chosen(shown: BrowserPage) -> None:
     tab = shown.tab
     tab.locator("#softmax .case").select_option(SIZES[0])
     assert tab.locator("#softmax .summary tbody:visible").get_attribute("data-case") == SIZES[0]
@@ -424,7 +424,7 @@ def test_a_case_is_chosen(shown: Watched) -> None:
     tab.wait_for_selector(label)
 
 
-def test_a_row_leads_to_its_source_beside_the_others(shown: Watched) -> None:
+def test_a_row_leads_to_its_source_beside_the_others(shown: BrowserPage) -> None:
     tab = shown.tab
     tab.locator("#softmax .summary tbody:visible a", has_text="triton.onepass").click()
     details = tab.locator('[id="softmax--triton.onepass"]')
@@ -442,7 +442,7 @@ def test_a_row_leads_to_its_source_beside_the_others(shown: Watched) -> None:
 
 
 @pytest.mark.parametrize("shown", [(1280, "dark")], indirect=True)
-def test_print_is_light_and_without_sources(shown: Watched) -> None:
+def test_print_is_light_and_without_sources(shown: BrowserPage) -> None:
     shown.tab.emulate_media(media="print")
     assert not shown.is_dark()
     assert shown.tab.locator(".sources:visible").count() == 0
@@ -452,7 +452,7 @@ def test_print_is_light_and_without_sources(shown: Watched) -> None:
 def test_hostile_names_are_drawn_as_text(chromium: Any, tmp_path: Path) -> None:
     file = tmp_path / "hostile.html"
     file.write_text(page.dumps([hostile(), *several()]))
-    found = Watched(browser.tab(chromium, 1280), file)
+    found = BrowserPage(browser.tab(chromium, 1280), file)
     found.tab.on("dialog", lambda dialog: found.complaints.append(dialog.message))
     assert found.text("article h1").startswith(HOSTILE)
     found.tab.locator("article").first.locator("figure[data-figure=strip] .mark-symbol path").last.hover()

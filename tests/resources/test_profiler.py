@@ -87,7 +87,7 @@ OURS = [
 
 
 @functools.cache
-def compiled_offline(name: str, arch: str) -> dict[tuple[str, Case], static.Result]:
+def compiled_offline(name: str, arch: str) -> dict[tuple[str, Case], static.Resources]:
     """Of all an op's kernels together, as importing the compilers takes longer than one kernel."""
     op = registry.get_op(name)
     impls = [impl for impl in registry.implementations(name) if impl.way != "torch"]

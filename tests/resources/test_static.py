@@ -114,15 +114,15 @@ def test_who_takes_too_long_or_dies_costs_the_others_nothing(
     load(ENDLESS_FILE)
     labels, archs = ("triton.endless", "triton.aborting", "triton.picky"), ("sm_80", "sm_90")
     requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in archs]
-    limited, lines = static._keys(requests[:2]), static._Compiler._lines
+    limited, lines = static._keys(requests[:2]), static._CompilerProcess._lines
 
-    def read(compiler: static._Compiler) -> Iterator[bytes]:
+    def read(compiler: static._CompilerProcess) -> Iterator[bytes]:
         for line in lines(compiler):
             yield line
             if json.loads(line).get("of") not in limited:  # a busy machine may need longer for the others
                 compiler._limit_s = 60.0
 
-    monkeypatch.setattr(static._Compiler, "_lines", read)
+    monkeypatch.setattr(static._CompilerProcess, "_lines", read)
     endless, endless_too, aborting, aborting_too, *picky = from_cubins(requests, timeout_s=0.3)
     for each in (endless, endless_too):  # once for all architectures: what it launches is found out before
         assert isinstance(each, CompileError)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 
-class Watched:
+class BrowserPage:
     """A page, and all that it complained of or asked for."""
 
     def __init__(self, tab: Any, file: Path) -> None:

@@ -71,12 +71,12 @@ class Shared:
         return self.data.clone()
 
 
-class Pointer:
+class TensorPointer:
     def __init__(self, data: torch.Tensor, offset: Any = 0) -> None:
         self.data, self.offset = data, offset
 
-    def __add__(self, offset: Any) -> Pointer:
-        return Pointer(self.data, self.offset + offset)
+    def __add__(self, offset: Any) -> TensorPointer:
+        return TensorPointer(self.data, self.offset + offset)
 
 
 class Descriptor:
@@ -183,14 +183,14 @@ def maximum_along(x: torch.Tensor, axis: int) -> Any:
     return x.amax(axis) if x.is_floating_point() else int(x.amax(axis))
 
 
-def store(at: Pointer, value: torch.Tensor, mask: torch.Tensor) -> None:
+def store(at: TensorPointer, value: torch.Tensor, mask: torch.Tensor) -> None:
     at.data.view(-1)[at.offset[mask]] = value[mask]
 
 
 _counter = threading.Lock()
 
 
-def atomic_add(at: Pointer, value: int, sem: str) -> int:
+def atomic_add(at: TensorPointer, value: int, sem: str) -> int:
     with _counter:
         at.data += value
         return int(at.data) - value

@@ -10,7 +10,7 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
-from compare.timing.rounds import Plan, Progress, Result
+from compare.timing.rounds import Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.buffers import CaseBuffers
 from compare.worker.pool import WorkerPool
@@ -33,7 +33,6 @@ def timed(
     settings: Settings,
     device: torch.device,
     first_calls_ms: Mapping[str, float] | None = None,
-    progress: Progress | None = None,
     *,
     replayed: bool = False,
 ) -> dict[str, Result]:
@@ -53,4 +52,4 @@ def timed(
             of_users = replaying.runners, replaying.unverified
             first_ms = first_calls_ms or {}
             subject = Subject(op, impls, case, device, workers, buffers, tolerance, first_ms, *of_users)
-            return measure(subject, settings, progress=progress)
+            return measure(subject, settings)

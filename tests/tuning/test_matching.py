@@ -118,7 +118,7 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
     op = registry.get_op("matmul")
     asked: list[list[str]] = []
 
-    class Checking:
+    class FakeChecking:
         def __init__(self, *_: object, **more: object) -> None:
             assert more["retune"] is True
 
@@ -131,7 +131,7 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
                 tunings = (made_up.SEARCH,) if impl.label == "triton.autotuned" else ()
                 yield impl, checking.CheckOutcome(agreement=made_up.AGREEMENT, tunings=tunings)
 
-    monkeypatch.setattr("compare.stages.checking.Checking", Checking)
+    monkeypatch.setattr("compare.stages.checking.Checking", FakeChecking)
     only = ("torch.eager", "torch.compile", "triton.grouped", "triton.autotuned", "cupy.tensor_core")
     impls = matching.stand_ins(registry.implementations("matmul", only))
     options = Options((), only, matched=True, retune=True)

@@ -36,7 +36,7 @@ def test_a_captured_call_holds_one_output(card: torch.device) -> None:
     x = torch.zeros(1 << 28, dtype=torch.uint8, device=card)
     (eager,) = registry.implementations("vector_add", ["torch.eager"])
     impl = dataclasses.replace(eager, run=lambda x: x + 1)
-    bench = _Bench(impl, [(x,)], (), {"z": torch.empty_like(x)}, CudaStopwatch(card), False)
+    bench = _Bench(impl, [(x,)], (), {"z": torch.empty_like(x)}, CudaStopwatch(card))
     gc.enable()  # in a worker it is of no more use
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(card)
@@ -65,7 +65,7 @@ def test_weights_are_prepared_anew_outside_of_timed_calls() -> None:
     inputs, coming = (op.make_inputs(op.cases.smoke[0], generator, cpu) for _ in range(2))
     output = torch.empty(16, 48, dtype=torch.float16)
     impl = dataclasses.replace(fp16, run=run, prepare=prepare)
-    bench = _Bench(impl, [inputs], coming, {"y": output}, HostStopwatch(cpu), False)
+    bench = _Bench(impl, [inputs], coming, {"y": output}, HostStopwatch(cpu))
     gc.enable()  # in a worker it is of no more use
     bench.prepare(0)
     bench.cold(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from compare import registry
 from compare.spec import Timing, case
-from compare.timing.rounds import Interrupted, Plan, Progress, Result
+from compare.timing.rounds import Interrupted, Plan, Result
 from compare.worker import user_files
 from compare.worker.process import Ended, Raised
 from compare.worker.timing import NOT_RECORDED, Cheated, Subject, measure
@@ -62,13 +63,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     return timed(tmp_path_factory.mktemp("timed"), {name: code for name, (code, _) in CHEATS.items()}, FEW)
 
 
-def timed(
-    folder: Path,
-    codes: dict[str, str],
-    plan: Plan,
-    progress: Progress | None = None,
-    device: torch.device = CPU,
-) -> dict[str, Result]:
+def timed(folder: Path, codes: dict[str, str], plan: Plan, device: torch.device = CPU) -> dict[str, Result]:
     op = registry.get_op("vector_add")
     text = BEGINNING + "".join(implemented(name, code, "") for name, code in codes.items())
     with own_registry():
@@ -76,15 +71,14 @@ def timed(
         labels = ("torch.eager", "triton.right", *(f"triton.{name}" for name in codes))
         impls = registry.implementations("vector_add", labels)
         settings = settings_on(device, plan=plan)
-        return timed_in_workers(op, impls, CASE, settings, device, dict.fromkeys(labels, 1.0), progress)
+        return timed_in_workers(op, impls, CASE, settings, device, dict.fromkeys(labels, 1.0))
 
 
-def test_an_interruption_keeps_the_times_so_far(tmp_path: Path) -> None:
-    def interrupting(share: float) -> None:
-        raise KeyboardInterrupt
-
+def test_an_interruption_keeps_the_times_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("in_workers.measure", functools.partial(measure, progress=progress))
     with pytest.raises(Interrupted) as interrupted:
-        timed(tmp_path, {}, Plan(min_s=0.0, warm_up_s=0.0), interrupting)
+        timed(tmp_path, {}, Plan(min_s=0.0, warm_up_s=0.0))
     partial = interrupted.value.partial
     assert {label: found.unverified for label, found in partial.items() if isinstance(found, Timing)} == {
         "torch.eager": "",

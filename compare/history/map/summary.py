@@ -10,7 +10,7 @@ from typing import Literal
 
 from compare.history.map.survey import Best, Place, is_about_kernels
 
-Verdict = Literal["fastest", "within noise", "by case"]
+Ranking = Literal["fastest", "within noise", "by case"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Summary:
     cases: int
     of: int
     """Cases on record."""
-    verdict: Verdict
+    verdict: Ranking
     """``fastest``: one way is the fastest alone on more than half of the cases; ``within noise``: on more
     than half several ways are; ``by case``: neither."""
     first: Best

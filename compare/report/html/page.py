@@ -48,7 +48,7 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
         UsageError: what draws its figures is missing.
     """
     store = _Store()
-    ops = [_Op(comparison, store) for comparison in _by_op(comparisons)]
+    ops = [_OpSection(comparison, store) for comparison in _by_op(comparisons)]
     data = {"ops": {op.anchor: {"cases": op.figures, "sweeps": op.sweeps, "sources": op.code} for op in ops}}
     own = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("specs.js", "page.js"))
     scripts = [_in_script(plots.library()), _in_script(own)]
@@ -146,7 +146,7 @@ class TableRow:
     cells: tuple[Cell, ...]
 
 
-class _Op:
+class _OpSection:
     """One comparison."""
 
     def __init__(self, comparison: Comparison, store: _Store) -> None:
