@@ -59,6 +59,14 @@ class Place:
     across: bool
     """The two were recorded in different runs."""
 
+    @property
+    def second(self) -> Best | None:
+        return self.ways[1] if len(self.ways) > 1 else None
+
+    @property
+    def by_way(self) -> dict[str, Best]:
+        return {best.way: best for best in self.ways}
+
 
 @dataclass(frozen=True)
 class Point:
