@@ -58,13 +58,12 @@ _LEAST_CAPABILITY = 75
 _NVIDIA = "0x10de"
 _OTHERS = ("numpy", "rich", "tabulate", "pygments", "jinja2", "filelock")
 """Packages of requirements.txt that no other check covers."""
-_SYSTEM_PACKAGES = {  # how a distribution installs, and what it calls g++ and Python's headers
-    "debian": ("sudo apt-get install -y", "g++", "python{v}-dev"),
-    "fedora": ("sudo dnf install -y", "gcc-c++", "python{v}-devel"),
-    "suse": ("sudo zypper install -y", "gcc-c++", "python{p}-devel"),
-    "arch": ("sudo pacman -S --noconfirm", "gcc", "python"),
+_DISTRIBUTIONS = {  # how one installs, and what it calls g++, Python's headers and the driver
+    "debian": ("sudo apt-get install -y", "g++", "python{v}-dev", "nvidia-driver"),
+    "fedora": ("sudo dnf install -y", "gcc-c++", "python{v}-devel", "akmod-nvidia"),
+    "suse": ("sudo zypper install -y", "gcc-c++", "python{p}-devel", ""),
+    "arch": ("sudo pacman -S --noconfirm", "gcc", "python", "nvidia-open"),
 }
-_DRIVERS = {"debian": "nvidia-driver", "fedora": "akmod-nvidia", "arch": "nvidia-open"}
 _FAMILIES = {"ubuntu": "debian", "rhel": "fedora", "centos": "fedora", "opensuse": "suse"}
 
 
@@ -410,7 +409,7 @@ def _output_of(program: str, option: str) -> str:
 
 def system_package(which: int) -> str:
     """The command that installs g++ (0) or Python's headers (1) on this distribution."""
-    install, *packages = _SYSTEM_PACKAGES[_distribution()]
+    install, *packages = _DISTRIBUTIONS[_distribution()]
     major, minor = sys.version_info[:2]
     return f"{install} {packages[which].format(v=f'{major}.{minor}', p=f'{major}{minor}')}"
 
@@ -421,18 +420,18 @@ def driver_command() -> str:
         return "docker run --gpus all ...  (start the container with the host's driver)"
     if shutil.which("ubuntu-drivers"):
         return "sudo ubuntu-drivers install"
-    family = _distribution()
-    return f"{_SYSTEM_PACKAGES[family][0]} {_DRIVERS[family]}" if family in _DRIVERS else ""
+    install, *_, driver = _DISTRIBUTIONS[_distribution()]
+    return f"{install} {driver}" if driver else ""
 
 
 def _distribution() -> str:
-    """The family this Linux belongs to, one of `_SYSTEM_PACKAGES`."""
+    """The family this Linux belongs to, one of `_DISTRIBUTIONS`."""
     release: dict[str, str] = {}
     with suppress(OSError):
         release = platform.freedesktop_os_release()
     families = f"{release.get('ID', '')} {release.get('ID_LIKE', '')}".split()
     known = (_FAMILIES.get(family, family) for family in families)
-    return next((family for family in known if family in _SYSTEM_PACKAGES), "debian")
+    return next((family for family in known if family in _DISTRIBUTIONS), "debian")
 
 
 # --------------------------------------------------------------------------- --calibrate

@@ -7,12 +7,13 @@ the interval holds `statistics.ACROSS` times the variance between processes of o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from compare import registry
-from compare.records.archive import Recorded
+from compare.records.archive import Key, Recorded, newest
 from compare.spec import WRONG, Comparison, Environment, Estimate, Row
 from compare.timing import figures, statistics
 
@@ -24,9 +25,6 @@ Outcome = Literal["same", "faster", "slower", "ambiguous", "lost", "new", "broke
 measured time on both sides."""
 
 WORSE: tuple[Outcome, ...] = ("slower", "lost", "broken")
-
-Key = tuple[str, str, str]
-"""Op, case, label."""
 
 _EQUAL = Estimate(1.0, 1.0, 1.0)
 """The speedup where both sides hold the very same samples."""
@@ -78,28 +76,22 @@ def diff(old: Sequence[Comparison], new: Sequence[Comparison], only: Sequence[st
         new: the runs to judge.
         only: glob patterns over labels; none means all.
     """
-    before, after = _rows(old, only), _rows(new, only)
+    before, after = (
+        {key: row for key, row in newest(runs).items() if registry.is_among(row.row.label, only)}
+        for runs in (old, new)
+    )
     changes = [_change(key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
-    counts: dict[Outcome, int] = {}
-    for change in changes:
-        counts[change.outcome] = counts.get(change.outcome, 0) + 1
     both = [(before[key], after[key]) for key in before if key in after]
     # Without a row in both, the machines are those of the newest runs.
-    newest = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
-    machines = (line for pair in both or newest for line in _differences(*pair))
+    newest_pair = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
+    machines = (line for pair in both or newest_pair for line in _differences(*pair))
     ceilings = (line for pair in both for line in _ceilings(*pair))
-    return Diff(tuple(dict.fromkeys((*machines, *ceilings))), tuple(changes), counts, len(both))
-
-
-def _rows(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded]:
-    """Every row once: where a file holds several of one name, the newest, which comes first."""
-    found: dict[Key, Recorded] = {}
-    for run in runs:
-        for case in run.cases:
-            for row in case.rows:
-                if registry.is_among(row.label, only):
-                    found.setdefault((run.op, case.case, row.label), Recorded(row, case, run))
-    return found
+    return Diff(
+        tuple(dict.fromkeys((*machines, *ceilings))),
+        tuple(changes),
+        Counter(each.outcome for each in changes),
+        len(both),
+    )
 
 
 def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:

@@ -17,7 +17,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,10 @@ _LOCK_S = 60.0
 CHANGED = "its source changed since"
 
 
+Key = tuple[str, str, str]
+"""Op, case, label."""
+
+
 @dataclass(frozen=True)
 class Recorded:
     """One row of a record, with its case and run."""
@@ -59,7 +63,8 @@ def dumps(runs: Sequence[Comparison]) -> str:
     document = {"schema": SCHEMA, "runs": [encode(run) for run in runs]}
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     # JSON strings hold no raw line breaks, so this changes layout only.
-    return re.sub(r"\[\s*\n([^][{}]*?)\s*\n\s*\]", _on_one_line, text) + "\n"
+    lists = re.compile(r"\[\s*\n([^][{}]*?)\s*\n\s*\]")
+    return lists.sub(lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1].strip()) + "]", text) + "\n"
 
 
 def dumps_record(runs: Sequence[Comparison]) -> str:
@@ -125,7 +130,7 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         UsageError: the text is damaged, or of a schema this checkout does not know; names ``origin``.
     """
     try:
-        if _is_record(text):
+        if text.startswith(f'{{"schema":{RECORD_SCHEMA},'):
             schema, runs = RECORD_SCHEMA, _runs_of_record(text, case)
         else:
             document = _json(text)
@@ -153,12 +158,6 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         return found
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
-
-
-def _is_record(text: str) -> bool:
-    """Whether the first line is that of a record."""
-    first = text.partition("\n")[0]
-    return first.startswith(f'{{"schema":{RECORD_SCHEMA},')
 
 
 def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
@@ -231,10 +230,6 @@ def _check_finite(where: str, what: str, figures: Iterable[float | None], above:
         good = figure is None or (isinstance(figure, float) and math.isfinite(figure) and figure >= 0)
         if not good or (above and figure == 0):
             raise ValueError(f"{where} has {what} of {figure}: it takes a number above 0")
-
-
-def _on_one_line(match: re.Match[str]) -> str:
-    return "[" + re.sub(r"\s*\n\s*", " ", match[1].strip()) + "]"
 
 
 # --------------------------------------------------------------------------- files
@@ -329,10 +324,10 @@ def _lean(row: Row) -> Row:
     timing = row.timing
     if timing is None:
         return row
-    series = {
+    series: dict[str, Any] = {
         name: replace(found, samples=tuple(round(sample, _DECIMALS) for sample in found.samples))
-        for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us")
-        if (found := getattr(timing, name)) is not None
+        for name, found in vars(timing).items()
+        if isinstance(found, Estimate)
     }
     ratios = tuple(replace(ratio, value=replace(ratio.value, samples=())) for ratio in timing.ratios)
     return replace(row, timing=replace(timing, **series, ratios=ratios))
@@ -359,12 +354,19 @@ def runs_of(op: str, root: Path = RESULTS, case: str | None = None) -> list[Comp
 
 def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
     """The recorded rows of one case by label, from the device recorded last."""
-    found: dict[str, Recorded] = {}
-    device = None
-    for recorded in _rows(runs_of(op, root, case), case):
-        device = device or recorded.run.environment.device
-        if recorded.run.environment.device == device:
-            found.setdefault(recorded.row.label, recorded)
+    runs = runs_of(op, root, case)
+    device = next((each.run.environment.device for each in newest(runs).values()), None)
+    found = newest(run for run in runs if run.environment.device == device)
+    return {label: recorded for (_, _, label), recorded in found.items()}
+
+
+def newest(runs: Iterable[Comparison]) -> dict[Key, Recorded]:
+    """Every row once: where several have one key, that of the first of ``runs``."""
+    found: dict[Key, Recorded] = {}
+    for run in runs:
+        for case in run.cases:
+            for row in case.rows:
+                found.setdefault((run.op, case.case, row.label), Recorded(row, case, run))
     return found
 
 
@@ -377,11 +379,3 @@ def provenance(run: Comparison, row: Row, source_hash: str) -> str:
 def changed_since(row: Row) -> bool:
     """Whether a replayed row's source has changed since it was measured."""
     return row.replayed.endswith(CHANGED)
-
-
-def _rows(runs: Iterable[Comparison], case: str) -> Iterator[Recorded]:
-    for run in runs:
-        for comparison in run.cases:
-            if comparison.case == case:
-                for row in comparison.rows:
-                    yield Recorded(row, comparison, run)

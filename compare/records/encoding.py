@@ -126,12 +126,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             return _NON_FINITE[value]
         if isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-    if kind is bytes:
+    if kind in (bytes, Path):
         _expect(str, value, where)
-        return base64.b64decode(value, validate=True)
-    if kind is Path:
-        _expect(str, value, where)
-        return Path(value)
+        return Path(value) if kind is Path else base64.b64decode(value, validate=True)
     _expect(kind, value, where)
     if kind is str and not all(c.isprintable() or c in "\n\t" for c in value):
         raise ValueError(f"{where}: {value[:80]!a} has characters that cannot be printed")

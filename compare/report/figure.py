@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib import ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from compare.history.map.survey import Map, Point
 
@@ -145,31 +146,23 @@ def _keep_apart(panel: Any, texts: Sequence[Any]) -> None:
     scale = panel.figure.dpi / 72  # pixels a point
     points = [xy for group in panel.collections for xy in group.get_offsets().tolist()]
     taken = [
-        (x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale)
+        Bbox.from_bounds(x - 4 * scale, y - 4 * scale, 8 * scale, 8 * scale)
         for x, y in panel.transData.transform(points).tolist()
     ]
     room = panel.get_window_extent()
     for text in texts:
         x, y = panel.transData.transform(text.xy)
         size = text.get_window_extent()
-        places: list[tuple[float, float]] = []
-        for step in range(30):
-            for rise in dict.fromkeys((step, -step)):
-                for beside in (6.0, -6.0 - size.width / scale):
-                    places.append((beside, (rise - 1) * _FONT / 2))
+        places = (
+            (beside, (rise - 1) * _FONT / 2)
+            for step in range(30)
+            for rise in dict.fromkeys((step, -step))
+            for beside in (6.0, -6.0 - size.width / scale)
+        )
         for across, up in places:
-            box = (
-                x + across * scale,
-                y + up * scale,
-                x + across * scale + size.width,
-                y + up * scale + size.height,
-            )
-            inside = room.x0 <= box[0] and box[2] <= room.x1 and room.y0 <= box[1] and box[3] <= room.y1
-            if inside and not any(_overlap(box, other) for other in taken):
+            box = Bbox.from_bounds(x + across * scale, y + up * scale, size.width, size.height)
+            inside = room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0 and box.y1 <= room.y1
+            if inside and not box.count_overlaps(taken):
                 text.set_position((across, up))
                 taken.append(box)
                 break
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

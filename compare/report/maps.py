@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from compare.history.map.summary import Summary, summaries
 from compare.history.map.survey import Best, Map, Place, Point
 from compare.report import csv_file, markdown, terminal
-from compare.report.tables import NOTHING, SAME, Table, number, percent, times
+from compare.report.tables import NOTHING, SAME, Table, number, percent, table, times
 from compare.spec import WAYS
 
 _LEGEND = (
@@ -24,7 +26,7 @@ _OPS_LEGEND = (
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."
 _CHANGED_LEGEND = "*: its source has changed since it was recorded, or is gone."
-FRONT_LEGEND = (
+_FRONT_LEGEND = (
     "Effort: lines / tokens of the kernels, their launch and the op's helpers. Share: of the ceiling, the "
     "median over the cases in which launch overhead does not bind the fastest, with the lowest and the "
     "highest. Pareto front: no implementation with as few tokens reaches as much, noise aside."
@@ -42,18 +44,22 @@ def render(found: Map, width: int, *, whole: bool = True) -> str:
         whole: also further columns, every case, how often each way is the fastest, and the Pareto fronts.
     """
     prose = min(width, terminal.PROSE_WIDTH)
+
+    def explained(shown: Table, text: str) -> list[str]:
+        return [text, *(terminal.paragraph(line, prose) for line in shown.legend)]
+
     by_op = ops(found)
     blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(found, whole=whole))]
     blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(found)))
-    blocks.append(terminal.laid_out(by_op, width) if whole else terminal.layout(by_op, width)[0])
-    blocks.append(terminal.paragraph(ops_legend(found), prose))
     if not whole:
-        return "\n\n".join([*blocks, _rest(found)])
-    blocks += [terminal.laid_out(cases(found), width), terminal.paragraph(legend(found), prose)]
-    blocks.append(terminal.laid_out(wins(found), width))
+        # How to see what the screen leaves out.
+        rest = f"--all {len(found.places)} cases · map {found.places[0].op} · --plot map.svg · --csv map.csv"
+        return "\n\n".join([*blocks, *explained(by_op, terminal.layout(by_op, width)[0]), f"NEXT  {rest}"])
+    for each in (by_op, cases(found), wins(found)):
+        blocks += explained(each, terminal.laid_out(each, width))
     if found.points:
         lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
-        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(FRONT_LEGEND, prose)]
+        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(_FRONT_LEGEND, prose)]
     return "\n\n".join(blocks)
 
 
@@ -86,10 +92,10 @@ def _counts(op: Summary) -> str:
 
 
 def as_markdown(found: Map) -> str:
-    shown = [ops(found), wins(found), cases(found), efforts(found)]
-    legends = (ops_legend(found), legend(found), FRONT_LEGEND)
+    tables = [ops(found), wins(found), cases(found), efforts(found)]
     choice = "\n".join(f"- {line}" for line in choices(found))
-    parts = ["## The map", *_head(found), choice, *map(markdown.table, shown), *legends]
+    legends = (line for each in tables for line in each.legend)
+    parts = ["## The map", *_head(found), choice, *map(markdown.table, tables), *legends]
     return markdown.document(parts)
 
 
@@ -104,86 +110,87 @@ def as_csv(found: Map) -> str:
 
 def ops(found: Map) -> Table:
     """A line for each op, the columns by importance: a screen shows as many as fit."""
-    return Table(
+    return table(
         f"The fastest way, op by op, as recorded on {found.device}",
-        (
-            "op",
-            "fastest way",
-            "speedup over\nthe next way",
-            "share",
-            "lines",
-            "cases",
-            "next way",
-            "its\nlines",
-            "binds",
-            "fastest alone on",
-        ),
-        tuple(map(_op, summaries(found.places))),
+        summaries(found.places),
+        {
+            "op": lambda op: op.op,
+            "fastest way": _fastest_way,
+            "speedup over\nthe next way": _lead_of_op,
+            "share": lambda op: percent(op.share.median if op.share else None),
+            "lines": _lines_to_write,
+            "cases": lambda op: f"{op.cases}/{op.of}",
+            "next way": lambda op: _marked(_next_way(op)),
+            "its\nlines": lambda op: _lines(_next_way(op)),
+            "binds": lambda op: op.binds or NOTHING,
+            "fastest alone on": _counts,
+        },
         ("fastest way", "next way", "binds", "fastest alone on"),
-        (ops_legend(found),),
+        (" ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if found.changed else [])]),),
     )
 
 
 def cases(found: Map) -> Table:
     """A line for each op and case: the fastest way, and its speedup over the next."""
-    return Table(
+    legends = {
+        _LEGEND: True,
+        _FEW_LEGEND: any(place.rounds for place in found.places),
+        _ACROSS_LEGEND: any(place.across for place in found.places),
+        _CHANGED_LEGEND: bool(found.changed),
+    }
+    return table(
         f"The fastest way, by op and case, as recorded on {found.device}",
-        (
-            "case",
-            "lowest median",
-            "cold\nµs",
-            "of the\nceiling",
-            "binds",
-            "lines /\ntokens",
-            "speedup over\nthe next way",
-            "next way",
-            "its lines /\ntokens",
-        ),
-        tuple(_case(place) for place in found.places),
+        found.places,
+        {
+            "case": lambda place: f"{place.op} {place.case}",
+            "lowest median": lambda place: _marked(place.ways[0]),
+            "cold\nµs": lambda place: number(place.ways[0].cold_us.median, 4),
+            "of the\nceiling": _share,
+            "binds": lambda place: _binds(place.ways[0]),
+            "lines /\ntokens": lambda place: _size(place.ways[0]),
+            "speedup over\nthe next way": _lead,
+            "next way": lambda place: _marked(place.second),
+            "its lines /\ntokens": lambda place: _size(place.second),
+        },
         ("lowest median", "binds", "next way"),
-        (legend(found),),
+        (" ".join(text for text, needed in legends.items() if needed),),
     )
 
 
 def wins(found: Map) -> Table:
     """A line for each op: on how many of its cases each way is the fastest alone."""
-    return Table(
+    return table(
         "On how many cases each way is the fastest alone",
-        ("op", "cases", *WAYS, "within noise"),
-        tuple(
-            (op.op, str(op.cases), *(str(op.alone.get(way, 0)) for way in WAYS), str(op.noise))
-            for op in summaries(found.places)
-        ),
+        summaries(found.places),
+        {
+            "op": lambda op: op.op,
+            "cases": lambda op: str(op.cases),
+            **{way: partial(_alone, way) for way in WAYS},
+            "within noise": lambda op: str(op.noise),
+        },
     )
+
+
+def _alone(way: str, op: Summary) -> str:
+    return str(op.alone.get(way, 0))
 
 
 def efforts(found: Map) -> Table:
     """A line for each implementation, by growing effort."""
-    return Table(
+    return table(
         f"Effort against speed, as recorded on {found.device}",
-        (
-            "op",
-            "implementation",
-            "lines /\ntokens",
-            "share of\nthe ceiling",
-            "lowest to\nhighest",
-            "cases",
-            "front",
-        ),
-        tuple(
-            (
-                point.op,
-                _marked(point),
-                f"{point.lines} / {point.tokens}",
-                percent(point.share),
-                f"{percent(point.lowest)} to {percent(point.highest)}",
-                f"{point.cases} of {point.of}",
-                "yes" if point.front else "",
-            )
-            for point in found.points
-        ),
+        found.points,
+        {
+            "op": lambda point: point.op,
+            "implementation": _marked,
+            "lines /\ntokens": _size,
+            "share of\nthe ceiling": lambda point: percent(point.share),
+            "lowest to\nhighest": lambda point: f"{percent(point.lowest)} to {percent(point.highest)}",
+            "cases": lambda point: f"{point.cases} of {point.of}",
+            "front": lambda point: "yes" if point.front else "",
+        },
         ("implementation", "front"),
-        (FRONT_LEGEND,),
+        (_FRONT_LEGEND,),
     )
 
 
@@ -200,47 +207,34 @@ def fronts(found: Map) -> list[str]:
     return lines
 
 
-def _case(place: Place) -> tuple[str, ...]:
-    first, *others = place.ways
-    product = " p" if place.share_of != "copy bandwidth" else ""
-    return (
-        f"{place.op} {place.case}",
-        _marked(first),
-        number(first.cold_us.median, 4),
-        f"{percent(first.share)}{product}",
-        _binds(first),
-        _size(first),
-        _lead(place),
-        _marked(others[0]) if others else NOTHING,
-        _size(others[0]) if others else NOTHING,
-    )
+def _fastest_way(op: Summary) -> str:
+    if op.verdict == "within noise":
+        return ", ".join(best.way for best in op.level)
+    return _marked(op.first) if op.verdict == "fastest" else op.verdict
 
 
-def _op(op: Summary) -> tuple[str, ...]:
-    ways = {
-        "fastest": _marked(op.first),
-        "within noise": ", ".join(best.way for best in op.level),
-        "by case": "by case",
-    }
-    lead = f"{op.lead.median:.2f} ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
-    lines = {"fastest": [op.first], "within noise": op.level, "by case": []}
-    second = None if op.verdict == "within noise" else op.second
-    return (
-        op.op,
-        ways[op.verdict],
-        SAME if op.verdict == "within noise" else lead,
-        percent(op.share.median if op.share else None),
-        "/".join(map(_lines, lines[op.verdict])) or NOTHING,
-        f"{op.cases}/{op.of}",
-        _marked(second) if second else NOTHING,
-        _lines(second),
-        op.binds or NOTHING,
-        _counts(op),
-    )
+def _lead_of_op(op: Summary) -> str:
+    if op.verdict == "within noise":
+        return SAME
+    return f"{op.lead.median:.2f} ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
+
+
+def _lines_to_write(op: Summary) -> str:
+    if op.verdict == "by case":
+        return NOTHING
+    return "/".join(map(_lines, op.level)) if op.verdict == "within noise" else _lines(op.first)
+
+
+def _next_way(op: Summary) -> Best | None:
+    return None if op.verdict == "within noise" else op.second
 
 
 def _lines(best: Best | None) -> str:
     return NOTHING if best is None or best.lines is None else str(best.lines)
+
+
+def _share(place: Place) -> str:
+    return percent(place.ways[0].share) + ("" if place.share_of == "copy bandwidth" else " p")
 
 
 def _lead(place: Place) -> str:
@@ -256,12 +250,12 @@ def _binds(best: Best) -> str:
     return bound.limit or (f"({bound.nearest} {percent(bound.share)})" if bound.nearest else NOTHING)
 
 
-def _size(best: Best) -> str:
-    return NOTHING if best.tokens is None else f"{best.lines} / {best.tokens}"
+def _size(entry: Best | Point | None) -> str:
+    return NOTHING if entry is None or entry.tokens is None else f"{entry.lines} / {entry.tokens}"
 
 
-def _marked(entry: Best | Point) -> str:
-    return f"{entry.label} *" if entry.changed else entry.label
+def _marked(entry: Best | Point | None) -> str:
+    return NOTHING if entry is None else f"{entry.label} *" if entry.changed else entry.label
 
 
 def _head(found: Map, *, whole: bool = True) -> list[str]:
@@ -278,35 +272,13 @@ def _head(found: Map, *, whole: bool = True) -> list[str]:
     return lines
 
 
-def legend(found: Map) -> str:
-    """What the columns of `cases` mean."""
-    more = (
-        (_FEW_LEGEND, any(place.rounds for place in found.places)),
-        (_ACROSS_LEGEND, any(place.across for place in found.places)),
-        (_CHANGED_LEGEND, bool(found.changed)),
-    )
-    return " ".join([_LEGEND, *(text for text, needed in more if needed)])
-
-
-def ops_legend(found: Map) -> str:
-    """What the columns of `ops` mean."""
-    return " ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if found.changed else [])])
-
-
-def _rest(found: Map) -> str:
-    """How to see what the screen leaves out."""
-    op = found.places[0].op
-    return f"NEXT  --all {len(found.places)} cases · map {op} · --plot map.svg · --csv map.csv"
-
-
 def _cells(place: Place) -> csv_file.Cells:
     yield from csv_file.fields(place, "op", "case", "share_of")
     yield "fastest", ";".join(place.leaders)
     yield from csv_file.estimate("speedup", place.lead)
     yield from (("differs", place.differs), ("few_rounds", place.rounds or ""), ("across_runs", place.across))
-    by_way = {best.way: best for best in place.ways}
     for way in WAYS:
-        best = by_way.get(way)
+        best = place.by_way.get(way)
         yield way, best.label if best else ""
         yield from csv_file.estimate(f"{way}_cold_us", best.cold_us if best else None)
         yield f"{way}_share", best.share if best else ""

@@ -66,12 +66,12 @@ def summaries(places: Iterable[Place]) -> list[Summary]:
 
 def _summary(op: str, places: Sequence[Place]) -> Summary:
     big = [place for place in places if is_about_kernels(place.ways[0].bound)] or places
-    charted = [_standing(place) for place in big]
-    first, *others = _ranked(charted)
-    second = next((way for way in others if any({first, way} <= each.keys() for each in charted)), None)
-    counted = [place for place in big if {first, second or first} <= _standing(place).keys()]
-    standings = [_standing(place) for place in counted]
+    first, *others = _ranked([place.by_way for place in big])
+    second = next((way for way in others if any({first, way} <= place.by_way.keys() for place in big)), None)
+    counted = [place for place in big if {first, second or first} <= place.by_way.keys()]
+    standings = [place.by_way for place in counted]
     mine = [standing[first] for standing in standings]
+    other = [standing[second] for standing in standings] if second else []
     alone = Counter(place.leaders[0] for place in counted if len(place.leaders) == 1)
     noise = len(counted) - alone.total()
     many = len(counted) / 2
@@ -86,20 +86,14 @@ def _summary(op: str, places: Sequence[Place]) -> Summary:
         len(places),
         "fastest" if alone[first] > many else "within noise" if noise > many else "by case",
         _usual(mine),
-        _usual([standing[second] for standing in standings]) if second else None,
+        _usual(other) if other else None,
         tuple(sorted(bests, key=lambda best: best.tokens if best.tokens is not None else float("inf"))),
-        Spread.of([each[second].cold_us.median / each[first].cold_us.median for each in standings])
-        if second
-        else None,
+        Spread.of([b.cold_us.median / a.cold_us.median for a, b in zip(mine, other, strict=False)]),
         Spread.of([best.share for best in mine if best.share is not None]),
         alone,
         noise,
         binds.most_common(1)[0][0],
     )
-
-
-def _standing(place: Place) -> dict[str, Best]:
-    return {best.way: best for best in place.ways}
 
 
 def _ranked(standings: Sequence[Mapping[str, Best]]) -> list[str]:

@@ -15,7 +15,7 @@ from compare.code_size.hashes import source_hash
 from compare.history import crossover
 from compare.history.crossover import Bound
 from compare.history.map import reading
-from compare.records.archive import Recorded
+from compare.records.archive import Recorded, newest
 from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
 from compare.timing import figures
 from compare.tuning.matching import registered_as
@@ -58,6 +58,14 @@ class Place:
     """The rounds it rests on, where they are too few for an interval."""
     across: bool
     """The two were recorded in different runs."""
+
+    @property
+    def second(self) -> Best | None:
+        return self.ways[1] if len(self.ways) > 1 else None
+
+    @property
+    def by_way(self) -> dict[str, Best]:
+        return {best.way: best for best in self.ways}
 
 
 @dataclass(frozen=True)
@@ -116,9 +124,11 @@ def survey(
     runs = sorted(
         (run for run in runs if not ops or run.op in ops), key=lambda run: run.created, reverse=True
     )
-    named = dict.fromkeys((run.op, case.case) for run in runs for case in run.cases)
-    charted = [_Chart(runs, op, case, only) for op, case in sorted(named, key=lambda name: name[0])]
-    charted = [chart for chart in charted if chart.best]
+    by_case: dict[tuple[str, str], list[Recorded]] = {}
+    for (op, case, _), recorded in newest(runs).items():
+        by_case.setdefault((op, case), []).append(recorded)
+    charts = (_Chart(op, rows, only) for (op, _), rows in sorted(by_case.items(), key=lambda one: one[0][0]))
+    charted = [chart for chart in charts if chart.best]
     if not charted:
         asked = " ".join(["map", *ops, *(f"--only {pattern}" for pattern in only)])
         raise UsageError(f"{asked}: these records hold no times of that: it was not timed, or not recorded")
@@ -151,28 +161,21 @@ Stale = Collection[tuple[str, str]]
 class _Chart:
     """The records of one case: the newest row of every implementation, in the baseline's precision."""
 
-    def __init__(self, runs: Sequence[Comparison], op: str, case: str, only: Sequence[str]) -> None:
-        newest: dict[str, Recorded] = {}
-        for run in runs:
-            for comparison in run.cases:
-                if (run.op, comparison.case) == (op, case):
-                    for row in comparison.rows:
-                        measured = Recorded(replace(row, run=run.created), comparison, run)
-                        newest.setdefault(row.label, measured)
+    def __init__(self, op: str, recorded: Sequence[Recorded], only: Sequence[str]) -> None:
+        measured = [replace(each, row=replace(each.row, run=each.run.created)) for each in recorded]
         self.op = op
-        rows = tuple(recorded.row for recorded in newest.values())
-        self.case = replace(next(iter(newest.values())).comparison, rows=rows)
+        self.case = replace(measured[0].comparison, rows=tuple(each.row for each in measured))
         unequal = {row.label for row in figures.unequal_terms(self.case, figures.baseline_of(self.case))}
         self.rows = {
-            label: recorded
-            for label, recorded in newest.items()
-            if registered_as(label) == label
-            and label not in unequal
-            and recorded.row.status == "ok"
-            and not recorded.row.replayed  # that is another run's, and maybe another device's
-            and recorded.row.timing
-            and recorded.row.timing.cold_us
-            and registry.is_among(label, only)
+            each.row.label: each
+            for each in measured
+            if registered_as(each.row.label) == each.row.label
+            and each.row.label not in unequal
+            and each.row.status == "ok"
+            and not each.row.replayed  # that is another run's, and maybe another device's
+            and each.row.timing
+            and each.row.timing.cold_us
+            and registry.is_among(each.row.label, only)
         }
         kept = replace(self.case, rows=tuple(recorded.row for recorded in self.rows.values()))
         best = crossover.best_of_ways(kept)
