@@ -39,7 +39,7 @@ class ProgramReport:
     case: str
     outcomes: tuple[ProgramOutcome, ...]
     device: str = ""
-    """The GPU that the programs ran on; empty where there is none."""
+    """The GPU that the programs ran on; empty on a machine without one."""
     why_not_run: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 

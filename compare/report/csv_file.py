@@ -40,7 +40,7 @@ def _harmless(value: object) -> object:
 
 
 def fields(of: object, *names: str) -> Cells:
-    """These fields of a value; empty where there is none."""
+    """These fields of a value; empty if the value is None."""
     for name in names:
         value = getattr(of, name) if of else None
         yield name, "" if value is None else value
