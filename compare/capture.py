@@ -21,7 +21,7 @@ from triton.runtime.jit import JITFunction
 
 from compare import registry
 from compare.device import captured_arch
-from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
+from compare.model.op import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 
 Launch = CudaLaunch | TritonLaunch
 

@@ -17,8 +17,8 @@ from typing import TextIO
 from compare import registry
 from compare.command_line import options
 from compare.command_line.status import INCONCLUSIVE, USAGE
+from compare.model.op import UsageError
 from compare.sandbox.words import printable
-from compare.spec import UsageError
 
 NO_COMMAND = ""
 """The name of what ``python -m compare OP`` does."""

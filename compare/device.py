@@ -22,8 +22,9 @@ import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there
 import pynvml
 import torch
 
+from compare.model.op import ARCHITECTURE, LIBRARY, Implementation, UsageError
+from compare.model.result import Environment
 from compare.registry import ROOT
-from compare.spec import ARCHITECTURE, LIBRARY, Environment, Implementation, UsageError
 from cuda_impl import build
 
 CPU_MULTIPROCESSORS = 4

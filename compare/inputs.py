@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from compare.spec import Case, UsageError
+from compare.model.op import Case, UsageError
 
 TORCH_DTYPES = {
     "fp32": torch.float32,

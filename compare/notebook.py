@@ -10,9 +10,10 @@ from typing import Any
 from compare import registry
 from compare import run as driver
 from compare.command_line import ops
+from compare.model.op import Case
+from compare.model.result import Comparison, Options
 from compare.report import terminal
 from compare.report.summary import View
-from compare.spec import Case, Comparison, Options
 from compare.worker.start import prepare
 
 _WIDTH = 88

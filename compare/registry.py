@@ -23,7 +23,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare.spec import (
+from compare.model.op import (
     ARCHITECTURE,
     LEVELS,
     LIBRARY,
@@ -66,7 +66,7 @@ class implementation:
             and ``_``.
         level: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
-        accumulator: the precision it computes in: ``fp32``, or another one of `compare.spec.ROUNDOFF`.
+        accumulator: the precision it computes in: ``fp32``, or another one of `compare.model.op.ROUNDOFF`.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
         emulated: whether the CPU build of kernels emulates the units of the architecture it requires.
@@ -77,7 +77,7 @@ class implementation:
             default; it may do without for what has one value only.
         untuned: of an implementation that tunes itself, the label of the same with the default configuration.
         matches: the label of the implementation whose configuration ``--matched`` runs it with.
-        prepare: rearranges the op's weights outside of timed calls; see `compare.spec.Implementation`.
+        prepare: rearranges the op's weights outside of timed calls; see `compare.model.op.Implementation`.
 
     Raises:
         UsageError: one of these is not of that form, a tunable is none, or the label is taken.

@@ -18,20 +18,10 @@ from compare import device as machine
 from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.code_size.hashes import source_hash
+from compare.model.op import Case, Implementation, Op, UsageError
+from compare.model.result import Card, CaseComparison, Ceilings, Comparison, Environment, Options
 from compare.records import archive
 from compare.resources.static import Resources
-from compare.spec import (
-    Card,
-    Case,
-    CaseComparison,
-    Ceilings,
-    Comparison,
-    Environment,
-    Implementation,
-    Op,
-    Options,
-    UsageError,
-)
 from compare.stages.checking import check_case, unchecked_case
 from compare.stages.context import Checked, Context, Step
 from compare.stages.meter import Meter, Progress, silent

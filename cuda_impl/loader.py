@@ -220,7 +220,7 @@ class _MetaKernel:
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
     ) -> None:
         from compare import capture
-        from compare.spec import CudaLaunch
+        from compare.model.op import CudaLaunch
 
         shape = capture.three(grid), capture.three(block), shared_mem
         capture.record(CudaLaunch(self._source, self._name, *shape, tuple(args), self._cluster))

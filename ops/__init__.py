@@ -1,4 +1,4 @@
 """The ops, one module each: what an op computes, its inputs, cost, tolerance and cases.
 
-Found by name through `compare.registry`; imports `compare.spec` and `compare.inputs` only.
+Found by name through `compare.registry`; imports `compare.model` and `compare.inputs` only.
 """

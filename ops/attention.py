@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, keep_one_of_each, stored_bytes, tensor
-from compare.spec import (
+from compare.model.op import (
     LAYOUTS,
     ROUNDOFF,
     Case,
@@ -17,7 +17,7 @@ from compare.spec import (
     Cost,
     Op,
     Output,
-    Revealing,
+    SensitiveInputs,
     Tolerance,
     UsageError,
     case,
@@ -281,7 +281,7 @@ OP = Op(
     options=options,
     cost=cost,
     tolerance=tolerance,
-    revealing=Revealing(equal_keys),
+    sensitive_inputs=SensitiveInputs(equal_keys),
     cases=CASES,
     further=(Output(oracle_lse, tolerance_lse, magnitude_lse, dtype="fp32"),),
     independent="B",

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, stored_bytes
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Output, Tolerance
+from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, Output, Tolerance
 from ops import attention
 from ops.attention import DTYPES, FP16_LEAST, heads, of_16k_tokens, visible_pairs
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 from ops.matmul import of_sum
 
 

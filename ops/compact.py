@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
+from compare.model.op import Case, Cases, Cost, Op, Tolerance, UsageError, case
 
 _PIECE = 1 << 24
 """Elements whose places are drawn together; each piece keeps its share of K."""
@@ -72,7 +72,7 @@ def oracle(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def settle(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+def mask_unspecified(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
     """Zeros after the end, where any value is allowed."""
     (x,) = inputs
     output[int((x > 0).sum()) + 1 :] = 0.0
@@ -131,5 +131,5 @@ OP = Op(
     tolerance=tolerance,
     cases=CASES,
     layouts=("contiguous", *_LAYOUTS),
-    settle=settle,
+    mask_unspecified=mask_unspecified,
 )

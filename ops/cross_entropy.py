@@ -7,7 +7,7 @@ import math
 import torch
 
 from compare.inputs import indices, keep_few_exponentials, stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Op, Revealing, Tolerance, case
+from compare.model.op import Case, Cases, Cost, Op, SensitiveInputs, Tolerance, case
 
 IGNORED = -100
 """PyTorch's ``ignore_index``: the loss of such a row is 0, whatever its logits."""
@@ -117,7 +117,7 @@ OP = Op(
     cost=cost,
     tolerance=tolerance,
     magnitude=magnitude,
-    revealing=Revealing(few_terms),
+    sensitive_inputs=SensitiveInputs(few_terms),
     cases=CASES,
     output_dtype="fp32",
     independent="M",

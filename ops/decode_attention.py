@@ -21,7 +21,18 @@ from compare.inputs import (
     stored_shape,
     tensor,
 )
-from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Revealing, Tolerance, UsageError, case
+from compare.model.op import (
+    LAYOUTS,
+    ROUNDOFF,
+    Case,
+    Cases,
+    Cost,
+    Op,
+    SensitiveInputs,
+    Tolerance,
+    UsageError,
+    case,
+)
 
 HEAD_SIZES = (64, 128)
 PAGE_SIZES = (16, 64)
@@ -149,7 +160,7 @@ def tolerance(case: Case) -> Tolerance:
     """As attention's: errors of scores, and of probabilities rounded to 16 bits for the second product.
 
     Those of many tokens average out: exact sums of probabilities rounded to bf16 need 56% of this limit on
-    revealing inputs of 8192 tokens, and 70% of 131072.
+    sensitive inputs of 8192 tokens, and 70% of 131072.
     """
     rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
     return Tolerance(least=256.0 + rounded * min(1.0, 32 / math.sqrt(max(case["S"], 1))))
@@ -224,7 +235,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
-    revealing=Revealing(few_values),
+    sensitive_inputs=SensitiveInputs(few_values),
     cases=CASES,
     independent="B",
 )

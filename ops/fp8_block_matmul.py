@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
-from compare.spec import FP8, LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
+from compare.model.op import FP8, LAYOUTS, Case, Cases, Cost, Op, SensitiveInputs, Tolerance, case
 from ops.matmul import few_terms
 
 BLOCK = 128
@@ -138,7 +138,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
-    revealing=Revealing(few_terms),
+    sensitive_inputs=SensitiveInputs(few_terms),
     cases=CASES,
     output_dtype="bf16",
     independent="M",

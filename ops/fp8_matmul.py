@@ -17,7 +17,7 @@ import math
 
 import torch
 
-from compare.spec import FP8, Case, Op, Tolerance
+from compare.model.op import FP8, Case, Op, Tolerance
 from ops.int8_matmul import LAYOUTS_TAKEN, cases_of, cost, matrices_and_scales, oracle
 
 

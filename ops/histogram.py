@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 
 from compare.inputs import laid_out, stored_bytes
-from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
+from compare.model.op import Case, Cases, Cost, Op, Tolerance, UsageError, case
 
 BINS = 256
 

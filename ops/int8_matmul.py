@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 
 _SPECIAL = (math.inf, 0.0, 1e-40)
 

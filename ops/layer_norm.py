@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, ROWS_OF_FEW, of_input, spared, stored_bytes, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
+from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, SensitiveInputs, Tolerance, case
 
 EPS = 1e-5
 """Added to the variance: PyTorch's default."""
@@ -142,7 +142,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
-    revealing=Revealing(few_terms),
+    sensitive_inputs=SensitiveInputs(few_terms),
     cases=CASES,
     independent="M",
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Tolerance, case
+from compare.model.op import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Tolerance, case
 from ops.matmul import of_sum
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, keep_few, stored_bytes, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
+from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, SensitiveInputs, Tolerance, case
 
 
 def make_inputs(
@@ -127,7 +127,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
-    revealing=Revealing(few_terms),
+    sensitive_inputs=SensitiveInputs(few_terms),
     cases=CASES,
     independent="M",
 )

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import pad
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import FP8, Case, Cases, Cost, Op, Output, Tolerance, case
+from compare.model.op import FP8, Case, Cases, Cost, Op, Output, Tolerance, case
 
 LARGEST = 448.0
 LEAST = 1e-12

@@ -11,7 +11,7 @@ import math
 import torch
 
 from compare.inputs import stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Op, Revealing, Tolerance, case
+from compare.model.op import Case, Cases, Cost, Op, SensitiveInputs, Tolerance, case
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
@@ -108,6 +108,6 @@ OP = Op(
     tolerance=tolerance,
     cases=CASES,
     magnitude=magnitude,
-    revealing=Revealing(whole_numbers, exact=True),
+    sensitive_inputs=SensitiveInputs(whole_numbers, exact=True),
     output_dtype="fp32",
 )

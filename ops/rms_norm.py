@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
-from compare.spec import Case, Cost, Op, Revealing, Tolerance
+from compare.model.op import Case, Cost, Op, SensitiveInputs, Tolerance
 from ops.layer_norm import CASES, DTYPES, EPS, FAR, NORM_LAYOUTS, few_terms
 
 
@@ -66,7 +66,7 @@ OP = Op(
     oracle=oracle,
     cost=cost,
     tolerance=tolerance,
-    revealing=Revealing(few_terms),
+    sensitive_inputs=SensitiveInputs(few_terms),
     cases=CASES,
     independent="M",
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
+from compare.model.op import Case, Cases, Cost, Op, Tolerance, UsageError, case
 
 
 def make_inputs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compare.inputs import ITEM_BYTES, keep_few_exponentials, stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Invariant, Op, Revealing, Tolerance, case
+from compare.model.op import Case, Cases, Cost, Invariant, Op, SensitiveInputs, Tolerance, case
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
@@ -116,6 +116,6 @@ OP = Op(
     tolerance=tolerance,
     cases=CASES,
     invariants=(Invariant("rows sum to 1", rows_sum_to_one),),
-    revealing=Revealing(few_terms),
+    sensitive_inputs=SensitiveInputs(few_terms),
     independent="M",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Invariant, Op, Tolerance, case
+from compare.model.op import Case, Cases, Cost, Invariant, Op, Tolerance, case
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 from ops.matmul import of_sum
 
 GROUP = 128

@@ -15,7 +15,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from compare import capture, device, registry
-from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, case
+from compare.model.op import Case, CudaLaunch, Implementation, Op, TritonLaunch, case
 from loops import for_each
 from rows import EVERY, labelled, op_by_op
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from compare import device
-from compare.spec import Implementation, UsageError
+from compare.model.op import Implementation, UsageError
 from loops import for_each
 
 

@@ -31,9 +31,9 @@ from compare import commands
 from compare.cli import main
 from compare.code_size.count import CountedKernel, Launched
 from compare.command_line.options import COMMANDS
+from compare.model.result import Tuning
 from compare.records import archive
 from compare.registry import ROOT
-from compare.spec import Tuning
 from compare.timing.stopwatch import Reading
 from compare.worker import messages
 from compare.worker.channel import Channel

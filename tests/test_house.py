@@ -16,9 +16,9 @@ import torch
 from compare import cli, registry
 from compare.checking.check import check
 from compare.command_line import options
+from compare.model.op import Implementation
 from compare.records import archive
 from compare.registry import ROOT
-from compare.spec import Implementation
 from loops import for_each
 from processes import command
 from rows import every_implementation

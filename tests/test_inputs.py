@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compare.inputs import ITEM_BYTES, TORCH_DTYPES, indices, stored_bytes, tensor
-from compare.spec import DTYPES, FILLS, FP8, LAYOUTS, NO_INFINITY, WHOLE, Case, UsageError, case
+from compare.model.op import DTYPES, FILLS, FP8, INTEGER_DTYPES, LAYOUTS, NO_INFINITY, Case, UsageError, case
 from loops import for_each
 
 SHAPE = (6, 130)
@@ -78,7 +78,7 @@ def test_normal_values_are_varied_and_every_row_has_its_outliers(dtype: str) -> 
 
 def test_bytes_take_every_value_and_reach_both_ends_in_every_row() -> None:
     for dtype in ("int8", "uint8"):
-        assert dtype in WHOLE
+        assert dtype in INTEGER_DTYPES
         x = make(case(dtype), (9, 4000))
         limits = torch.iinfo(x.dtype)
         assert len(x.unique()) == 256
@@ -178,7 +178,7 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(make(case()), make(case(), seed=1))
 
 
-@for_each("dtype", [*DTYPES, FP8, *WHOLE])
+@for_each("dtype", [*DTYPES, FP8, *INTEGER_DTYPES])
 def test_stored_bytes_count_each_element_once(dtype: str) -> None:
     for layout in LAYOUTS:
         elements = SHAPE[1] if layout == "expanded" else math.prod(SHAPE)

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from compare import cli, registry
-from compare.spec import UsageError
+from compare.model.op import UsageError
 from compare.worker import user_files
 from loops import for_each
 
@@ -72,7 +72,7 @@ REDEFINED = """
 from dataclasses import replace
 
 from compare import registry
-from compare.spec import Tolerance
+from compare.model.op import Tolerance
 
 op = registry.get_op("vector_add")
 registry.register_op(replace(op, tolerance=lambda case: Tolerance(float("inf"))))

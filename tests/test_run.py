@@ -16,11 +16,12 @@ import made_up
 from compare import registry
 from compare import run as running
 from compare.command_line import status
+from compare.model.op import Case, Op, UsageError, case
+from compare.model.result import Comparison, KernelResources, Options, Row
 from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
 from compare.sandbox.isolation import Isolation
-from compare.spec import Case, Comparison, KernelResources, Op, Options, Row, UsageError, case
 from compare.stages.checking import SEEDS
 from compare.stages.context import Checked, Context
 from compare.stages.meter import Meter, silent
@@ -40,7 +41,7 @@ import torch
 
 from compare import registry
 from compare.registry import implementation, register_op
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 register_op(replace(registry.get_op("vector_add"), name="adding"))
 

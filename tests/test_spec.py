@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compare import registry
-from compare.spec import DTYPES, FILLS, FP8, NO_INFINITY, Case, UsageError, case
+from compare.model.op import DTYPES, FILLS, FP8, NO_INFINITY, Case, UsageError, case
 from loops import for_each
 
 OPS = registry.op_names()

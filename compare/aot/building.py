@@ -10,7 +10,7 @@ from typing import Any
 
 from compare.aot.kernel_code import KernelCode, compiled
 from compare.aot.plan import Pointer, ProgramPlan
-from compare.spec import UsageError
+from compare.model.op import UsageError
 from cuda_impl import build
 
 _MARK = "Makefile"

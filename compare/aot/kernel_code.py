@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from compare.aot.plan import Pointer, ProgramPlan
+from compare.model.op import CudaLaunch, TritonLaunch
 from compare.resources.compiler_process import compile_triton
 from compare.resources.occupancy import WARP
-from compare.spec import CudaLaunch, TritonLaunch
 from cuda_impl import build
 
 _BITS = (8, 16, 32, 64)

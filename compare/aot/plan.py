@@ -21,7 +21,7 @@ from compare import registry
 from compare.capture import Launch, capture_call, captured_route, meta_inputs
 from compare.device import lacks
 from compare.inputs import ITEM_BYTES
-from compare.spec import Case, CudaLaunch, Implementation, Op
+from compare.model.op import Case, CudaLaunch, Implementation, Op
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from compare.aot.building import Program, make
 from compare.aot.plan import plan
 from compare.device import arch as arch_of
 from compare.device import capability, default_archs, environment, pick, versions
+from compare.model.op import Case, Implementation, Op, UsageError
 from compare.report.progress import of_run
-from compare.spec import Case, Implementation, Op, UsageError
 from cuda_impl import build
 
 

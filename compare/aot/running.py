@@ -21,7 +21,8 @@ from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import POISON, memory_of
 from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult, wrong_kind
-from compare.spec import Agreement, Estimate, Implementation, Options
+from compare.model.op import Implementation
+from compare.model.result import Agreement, Estimate, Options
 from compare.timing.statistics import estimate
 
 SEEDS = (0, 1, 2)

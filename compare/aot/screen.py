@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 
 from compare.aot.programs import ProgramOutcome, ProgramReport
+from compare.model.result import Estimate
 from compare.report import terminal
 from compare.report.tables import Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
-from compare.spec import Estimate
 
 _BUILT_LEGEND = (
     "code B: the image that the program carries and the driver loads, a cubin or nvcc's fat binary. "

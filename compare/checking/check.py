@@ -25,7 +25,8 @@ from compare.checking.probes import Probe, Probes, Wanted, with_one_element_chan
 from compare.checking.reference import Outputs, expected_outputs
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.spec import Agreement, Case, Finding, Implementation, Mismatch, Op
+from compare.model.op import Case, Implementation, Op
+from compare.model.result import Agreement, Finding, Mismatch
 
 _COMPARING = threading.Lock()
 """A comparison takes about 1 GB: one at a time, while other threads wait for their implementations."""
@@ -161,7 +162,7 @@ class _Calls:
         reference, accumulator = wanted.reference, self.impl.accumulator
         op, which = reference.op, f"{reference.op.output}: " if len(self.expected) > 1 else ""
         limit = limit_of(op.tolerance(self.case), accumulator, wanted.limit)
-        op.settle(probe.inputs, output)
+        op.mask_unspecified(probe.inputs, output)
         unwritten = int((untouched(output) if again is None else untouched_in_both(output, again)).sum())
         findings.add(
             "all written",
@@ -188,7 +189,7 @@ class _Calls:
 
 def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
     """The PyTorch operators that did the op's work; copies count only where the op only moves data."""
-    work = [name for name in operators if op.only_moves or not is_copy(name)]
+    work = [name for name in operators if op.is_copy_only or not is_copy(name)]
     if not work:
         return None
     why = f": moving data is all that {op.name} does" if all(map(is_copy, work)) else ""

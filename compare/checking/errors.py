@@ -1,6 +1,6 @@
 """The errors of an output against the fp64 reference, piece by piece.
 
-The unit of an error and its scale are defined by `compare.spec.Tolerance`.
+The unit of an error and its scale are defined by `compare.model.op.Tolerance`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import torch
 
 from compare.checking.mismatch import Located
 from compare.checking.reference import Piece, Reference, largest, piece_length
-from compare.spec import ROUNDOFF, Case, Mismatch, Op, Tolerance
+from compare.model.op import ROUNDOFF, Case, Op, Tolerance
+from compare.model.result import Mismatch
 
 _QUANTILE_ELEMENTS = 1 << 18
 """Elements that the quantiles are computed from; maxima are over all elements."""

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from compare.spec import Mismatch
+from compare.model.result import Mismatch
 
 _MOST_ELEMENTS = 1 << 26
 """Larger outputs are not located: their fp64 reference would take more than 0.5 GB."""

@@ -15,13 +15,13 @@ import torch
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Op, Tolerance, by_output
+from compare.model.op import Case, Op, Tolerance, by_output
 
 _KEPT_BYTES = 1 << 29
 """Inputs of up to this size with their fp64 reference are kept; on a GPU up to 1/16 of its memory."""
 
 _MANY = range(1 << 16, 1 << 31)
-"""Elements of all inputs where an op's revealing inputs are a probe too: beyond, indices take much memory."""
+"""Elements of all inputs where an op's sensitive inputs are a probe too: beyond, indices take much memory."""
 
 _TRIES = 64
 """Elements of a tensor that are looked at for a byte unlike another."""
@@ -69,37 +69,41 @@ class Probes:
         self._lock = threading.Lock()
 
     def of(self, seed: int) -> Probe:
-        return self._probe(seed, revealing=False)
+        return self._probe(seed, sensitive=False)
 
     def of_check(self, seeds: Sequence[int], accumulator: str = "fp32") -> Iterator[Probe]:
-        """The probes of a check: one of each seed, and of the first also the op's revealing inputs.
+        """The probes of a check: one of each seed, and of the first also the op's sensitive inputs.
 
         These are for sums in fp32: what loses digits of each term, as TF32 does, loses more in sums of few.
         """
         for seed in seeds:
             yield self.of(seed)
-        if self._reveals and seeds and accumulator == "fp32":
-            yield self._probe(seeds[0], revealing=True)
+        if self._uses_sensitive_inputs and seeds and accumulator == "fp32":
+            yield self._probe(seeds[0], sensitive=True)
 
     @functools.cached_property
-    def _reveals(self) -> bool:
-        if self._op.revealing is None or self._case.fill != "normal" or "expanded" in self._case.layout:
+    def _uses_sensitive_inputs(self) -> bool:
+        if (
+            self._op.sensitive_inputs is None
+            or self._case.fill != "normal"
+            or "expanded" in self._case.layout
+        ):
             return False
         inputs = self._op.make_inputs(self._case, torch.Generator(), torch.device("meta"))
         return sum(x.numel() for x in inputs) in _MANY
 
-    def _probe(self, seed: int, revealing: bool) -> Probe:
+    def _probe(self, seed: int, sensitive: bool) -> Probe:
         with self._lock:
-            known = self._probes.get((seed, revealing))
-            return known or self._make(seed, revealing)
+            known = self._probes.get((seed, sensitive))
+            return known or self._make(seed, sensitive)
 
-    def _make(self, seed: int, revealing: bool) -> Probe:
+    def _make(self, seed: int, sensitive: bool) -> Probe:
         generator = torch.Generator(self._device).manual_seed(seed)
         inputs = self._op.make_inputs(self._case, generator, self._device)
         parts = by_output(self._op, self._case)
-        if revealing and self._op.revealing is not None:
-            self._op.revealing.change(inputs)
-            parts = tuple(_revealing(part, self._op.revealing.exact) for part in parts)
+        if sensitive and self._op.sensitive_inputs is not None:
+            self._op.sensitive_inputs.change(inputs)
+            parts = tuple(_sensitive(part, self._op.sensitive_inputs.exact) for part in parts)
         keep = seed in self._kept and self._bytes(inputs) <= most_kept(self._device)
         wanted = []
         for part in parts:
@@ -110,9 +114,9 @@ class Probes:
                 limit = self._tolerance.limit(self._case, reference)
                 self._limits[seed, part] = limit, reference.by_row, reference.hint
             wanted.append(Wanted(reference, limit))
-        probe = Probe(f"seed {seed}" + ", revealing inputs" * revealing, inputs, tuple(wanted))
+        probe = Probe(f"seed {seed}" + ", sensitive inputs" * sensitive, inputs, tuple(wanted))
         if keep:
-            self._probes[seed, revealing] = probe
+            self._probes[seed, sensitive] = probe
         return probe
 
     def _bytes(self, inputs: tuple[torch.Tensor, ...]) -> int:
@@ -121,9 +125,9 @@ class Probes:
         return sum(x.numel() * x.itemsize for x in inputs) + sum(16 * x.numel() for x in outputs)
 
 
-def _revealing(part: Op, exact: bool) -> Op:
-    """The op of an output on its revealing inputs."""
-    part = replace(part, revealing=None)
+def _sensitive(part: Op, exact: bool) -> Op:
+    """The op of an output on its sensitive inputs."""
+    part = replace(part, sensitive_inputs=None)
     return replace(part, tolerance=_exactly, magnitude=None) if exact else part
 
 

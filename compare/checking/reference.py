@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.inputs import TORCH_DTYPES
-from compare.spec import Case, Op, UsageError, by_output
+from compare.model.op import Case, Op, UsageError, by_output
 
 Outputs = dict[str, torch.Tensor]
 """A call's outputs, by their names in the op's signature."""
@@ -41,7 +41,7 @@ class Reference:
     """The oracle's output for one set of inputs.
 
     Args:
-        op: of one output, as by `compare.spec.by_output`.
+        op: of one output, as by `compare.model.op.by_output`.
         keep: store the pieces, for the next output that is compared with them.
         by_row: errors are relative to the largest element of a row, not to the element itself, where the op
             has no magnitude.

@@ -14,7 +14,7 @@ from triton.runtime.interpreter import GridExecutor
 from compare.capture import replaced
 from compare.checking.guarded_memory import POISON, GuardedMemory, memory_of, poisoned
 from compare.checking.reference import Outputs
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from cuda_impl.loader import HostKernel
 
 _ONE_THREAD_BYTES = 1 << 22

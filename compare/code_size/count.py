@@ -14,9 +14,10 @@ from compare.code_size.concepts import concepts_of
 from compare.code_size.hashes import rests_on
 from compare.code_size.pieces import CodePiece, size
 from compare.code_size.sources import KERNELS, code_of, cpp_file
+from compare.model.op import LIBRARY, CudaLaunch, Implementation
+from compare.model.result import CodeSize
 from compare.records import result_cache
 from compare.records.encoding import decode, encode
-from compare.spec import LIBRARY, CodeSize, CudaLaunch, Implementation
 
 _ARCH = "sm_90a"
 """Launches are captured for this architecture to get kernel names: every variant runs on it."""

@@ -11,8 +11,8 @@ from typing import Any
 from compare import registry
 from compare.code_size.python import reached
 from compare.code_size.sources import lines_of_code, lines_of_piece, own_sources
+from compare.model.op import Implementation, Op, no_options
 from compare.records import result_cache
-from compare.spec import Implementation, Op, no_options
 
 _LEXING = ("compare/code_size/pieces.py", "compare/code_size/sources.py")
 """The code that takes comments and docstrings away."""

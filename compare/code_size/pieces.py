@@ -12,7 +12,7 @@ from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Operator, String
 
-from compare.spec import RoleSize
+from compare.model.result import RoleSize
 
 _LEXERS = {"python": PythonLexer, "cuda": CppLexer}
 

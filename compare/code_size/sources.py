@@ -15,7 +15,7 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.pieces import CodePiece, bare
-from compare.spec import LIBRARY, Implementation
+from compare.model.op import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
 PYBIND = registry.ROOT / "cuda_impl" / "pybind"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from compare import registry
 from compare.command_line.options import COMMANDS
+from compare.model.op import Op, UsageError
+from compare.model.result import Comparison
 from compare.sandbox import isolation
 from compare.sandbox.words import printable
-from compare.spec import Comparison, Op, UsageError
 
 
 def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[str]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from compare import registry
+from compare.model.op import ARCHITECTURE, UsageError
+from compare.model.result import Options
 from compare.resources.occupancy import limits
-from compare.spec import ARCHITECTURE, Options, UsageError
 
 COMMANDS = (
     *("list", "doctor", "diff", "pipeline", "aot"),

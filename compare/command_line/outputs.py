@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from compare.model.op import UsageError
 from compare.records.encoding import encode, write_whole
 from compare.sandbox.words import printable
-from compare.spec import UsageError
 
 if TYPE_CHECKING:
     from compare.report.tables import Table

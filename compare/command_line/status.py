@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from compare.spec import WRONG, Comparison
+from compare.model.result import WRONG, Comparison
 
 if TYPE_CHECKING:
     from compare.labs.marking import Marks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from compare import registry
 from compare.command_line import options, outputs
 from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
-from compare.spec import Case, UsageError
+from compare.model.op import Case, UsageError
 
 if TYPE_CHECKING:
     from compare.aot.programs import ProgramReport

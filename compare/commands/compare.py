@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from compare import registry
 from compare.command_line import ops, options, outputs, status
+from compare.model.op import Case, Op, UsageError
+from compare.model.result import Comparison, Options
 from compare.report.steps import Steps, steps
-from compare.spec import Case, Comparison, Op, Options, UsageError
 from compare.tuning import sweep
 from compare.worker.start import prepare
 

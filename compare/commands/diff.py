@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from compare.command_line import options, outputs, status
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 _EPILOG = """\
 examples:

@@ -29,13 +29,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from compare.command_line import options, status
+from compare.model.op import UsageError
 from compare.registry import ROOT
 from compare.report import plots
 from compare.report.steps import Steps, steps
-from compare.spec import UsageError
 
 if TYPE_CHECKING:
-    from compare.spec import Calibration
+    from compare.model.result import Calibration
 
 _EPILOG = """\
 examples:

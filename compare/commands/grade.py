@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare.command_line import options, outputs, status
+from compare.model.op import UsageError
 from compare.sandbox.words import printable
-from compare.spec import UsageError
 
 if TYPE_CHECKING:
     from compare.labs.lab import Lab

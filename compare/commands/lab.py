@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare.command_line import options, outputs, status
-from compare.spec import Case, UsageError
+from compare.model.op import Case, UsageError
 
 if TYPE_CHECKING:
     from compare.labs.lab import Lab, Task
     from compare.labs.work import Work
-    from compare.spec import Comparison
+    from compare.model.result import Comparison
 
 _TAKES: dict[str, tuple[str, ...]] = {
     "list": (),

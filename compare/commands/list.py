@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from compare import registry
 from compare.command_line import ops, options, status
+from compare.model.op import Implementation
+from compare.model.result import Options
 from compare.sandbox.words import printable
-from compare.spec import Implementation, Options
 
 if TYPE_CHECKING:
     import torch

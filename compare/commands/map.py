@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compare import registry
 from compare.command_line import options, outputs, status
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 _EPILOG = """\
 examples:

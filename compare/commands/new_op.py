@@ -11,7 +11,7 @@ from pathlib import Path
 
 from compare import registry
 from compare.command_line import options, status
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 EXAMPLE = registry.ROOT / "examples" / "new_op"
 """A tree like the project's; every file is named after the folder, and names the op so."""

@@ -11,9 +11,10 @@ from pathlib import Path
 from compare import registry
 from compare.command_line import options, outputs
 from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
+from compare.model.op import ROUTES, UsageError
+from compare.model.result import Options
 from compare.pipeline import isolated
 from compare.pipeline.records import Opened, OpenedOp, OpenRequest, as_data
-from compare.spec import ROUTES, Options, UsageError
 
 _EPILOG = """\
 examples:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from compare import registry
 from compare.command_line import options, outputs, status
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 if TYPE_CHECKING:
     from compare.labs.lab import Prediction

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from compare import registry
 from compare.command_line import ops, options, outputs, status
-from compare.spec import Case, Comparison, UsageError
+from compare.model.op import Case, UsageError
+from compare.model.result import Comparison
 
 _EPILOG = """\
 examples:

@@ -15,20 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from compare.model.op import Case, Cost, Op, UsageError, is_library, way_of
+from compare.model.result import CaseComparison, Ceilings, Comparison, Options, Row
 from compare.records import archive
-from compare.spec import (
-    Case,
-    CaseComparison,
-    Ceilings,
-    Comparison,
-    Cost,
-    Op,
-    Options,
-    Row,
-    UsageError,
-    is_yardstick,
-    way_of,
-)
 from compare.timing import figures
 
 GRID_FACTOR = 4
@@ -182,7 +171,7 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
     best: dict[str, Row] = {}
     unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
     for row in sorted(case.rows, key=figures.cold_us):
-        if is_yardstick(row.label):
+        if is_library(row.label):
             continue
         if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
             best.setdefault(way_of(row.label), row)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from compare import registry
+from compare.model.result import WRONG, Comparison, Environment, Estimate, Row
 from compare.records.archive import Key, Recorded, newest
-from compare.spec import WRONG, Comparison, Environment, Estimate, Row
 from compare.timing import figures, statistics
 
 NOTICEABLE = 0.01

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from compare import registry
 from compare.code_size.hashes import source_hash
+from compare.model.op import Op
+from compare.model.result import CaseComparison, Comparison
 from compare.records import archive
-from compare.spec import CaseComparison, Comparison, Op
 from compare.tuning.matching import registered_as
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from compare.labs.lab import FOLDER, Lab, read
 from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
 from compare.labs.work import ANSWERS, Work, read_folder
+from compare.model.op import UsageError
 from compare.records.encoding import decode, encode, write_whole
-from compare.spec import UsageError
 
 KEPT = "_marks"
 """The folder of kept marks, within the class's folder."""

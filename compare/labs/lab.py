@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compare import registry
+from compare.model.op import Case, Op, UsageError
 from compare.records.encoding import decode
-from compare.spec import Case, Op, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,7 +14,8 @@ from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
 from compare.labs.running import Run, run
 from compare.labs.work import Work
-from compare.spec import OWN_WORK, UNREAD, Case, Mismatch, Row
+from compare.model.op import Case
+from compare.model.result import OWN_WORK, UNREAD, Mismatch, Row
 from compare.timing import figures
 
 PartResult = Literal[

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from compare.labs.lab import Prediction
 from compare.labs.running import Run, run
-from compare.spec import WAYS, CaseComparison, Comparison, Op, Row, way_of
+from compare.model.op import WAYS, Op, way_of
+from compare.model.result import CaseComparison, Comparison, Row
 from compare.timing import figures
 
 BINDING = ("memory", "compute", "neither")

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from compare.model.op import UsageError
+from compare.model.result import Comparison, Row
 from compare.records import archive
 from compare.registry import ROOT
 from compare.sandbox.environment import kept
-from compare.spec import Comparison, Row, UsageError
 
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.labs.lab import Lab
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 SHOWN = 0.6
 """Pairs below this share are not listed."""

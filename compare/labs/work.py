@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.labs.lab import Lab, find, read, toml
+from compare.model.op import UsageError
 from compare.records.encoding import write_whole
-from compare.spec import UsageError
 
 ANSWERS = "answers.toml"
 

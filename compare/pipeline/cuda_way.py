@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from compare.model.op import CudaLaunch
 from compare.pipeline import counts
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
 from compare.pipeline.shared import one_core, with_sass
-from compare.spec import CudaLaunch
 from cuda_impl import build, flags
 
 NVCC_STAGES = (

@@ -13,8 +13,8 @@ from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation
 from rich.console import Console
 from rich.syntax import Syntax
 
+from compare.model.op import ROUTES
 from compare.report.terminal import writable
-from compare.spec import ROUTES
 
 _MOST_COLOURED_BYTES = 400_000
 """Preprocessed C++ is megabytes of headers; colouring it takes longer than compiling it."""

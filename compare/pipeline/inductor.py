@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from compare.device import pick
+from compare.model.op import Case, Implementation, Op
 from compare.pipeline import triton_way
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
 from compare.pipeline.triton_adapter import watched
 from compare.resources.profiler import from_profiler
-from compare.spec import Case, Implementation, Op
 
 STAGES = ("inductor",)
 

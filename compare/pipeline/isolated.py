@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from compare.model.op import UsageError
 from compare.pipeline.records import CompilerStage, Opened, OpenedOp, OpenRequest
 from compare.records.encoding import decode, encode
 from compare.sandbox.isolation import protect_judge
 from compare.sandbox.launch import IsolatedProcess
 from compare.sandbox.words import how_it_ended, printable, read_json
-from compare.spec import UsageError
 
 _MOST_BYTES = 256 << 20
 _COMPILERS_SHARE = 10

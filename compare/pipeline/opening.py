@@ -14,9 +14,9 @@ from compare import registry
 from compare.capture import Launch, capture
 from compare.device import arch as arch_of
 from compare.device import default_archs, lacks, pick
+from compare.model.op import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from compare.pipeline import cuda_way, inductor, triton_way
 from compare.pipeline.records import Opened, OpenedOp, OpenRequest, StageFailure
-from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from cuda_impl import build
 
 STAGES = tuple(dict.fromkeys((*triton_way.STAGES, *cuda_way.NVCC_STAGES, *inductor.STAGES)))

@@ -14,12 +14,12 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
+from compare.model.op import TritonLaunch
 from compare.pipeline import counts, passes
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
 from compare.pipeline.shared import with_sass
 from compare.pipeline.triton_adapter import MARK, Watched, key_of, watched
 from compare.resources.compiler_process import compile_triton
-from compare.spec import TritonLaunch
 
 STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
 

@@ -24,9 +24,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from compare.model.op import UsageError
+from compare.model.result import WRONG, Calibration, CaseComparison, Comparison, Estimate, Row
 from compare.records.encoding import decode, encode, flat, nested, read_whole, write_whole
 from compare.registry import ROOT
-from compare.spec import WRONG, Calibration, CaseComparison, Comparison, Estimate, Row, UsageError
 
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema

@@ -98,7 +98,7 @@ def decode(kind: type[Value], value: Any, where: str = "") -> Value:
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    """``value`` as a ``kind`` (a type hint of compare/spec.py); errors name ``where``."""
+    """``value`` as a ``kind`` (a type hint of compare/model/); errors name ``where``."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, where)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from compare.history.crossover import Crossing, Crossover, Standing, binding
+from compare.model.op import WAYS
+from compare.model.result import Row
 from compare.report import markdown, terminal
 from compare.report.tables import NOTHING, Table, number
-from compare.spec import WAYS, Row
 
 _RECORDED = (
     "No GPU here: these are the sizes recorded on {}. With a GPU the same command also tries the sizes in "

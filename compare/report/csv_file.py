@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 
+from compare.model.result import CaseComparison, Comparison, Estimate, Row
 from compare.report import lines
 from compare.report.lines import Line
-from compare.spec import CaseComparison, Comparison, Estimate, Row
 from compare.timing import figures
 
 Cells = Iterator[tuple[str, object]]

@@ -17,10 +17,10 @@ from compare.labs.marking import NOT_COUNTED, Marks, Part
 from compare.labs.prediction import ScoredPrediction
 from compare.labs.similarity import Pair
 from compare.labs.work import Work
+from compare.model.result import Comparison
 from compare.report import csv_file, markdown
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
-from compare.spec import Comparison
 
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _PAGE = """<!doctype html>

@@ -6,19 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from compare.model.op import is_library, way_of
+from compare.model.result import CaseComparison, CodeSize, Comparison, Estimate, KernelResources, Row, Timing
 from compare.records import archive
 from compare.records.archive import Recorded
-from compare.spec import (
-    CaseComparison,
-    CodeSize,
-    Comparison,
-    Estimate,
-    KernelResources,
-    Row,
-    Timing,
-    is_yardstick,
-    way_of,
-)
 from compare.timing import figures
 
 WORDS = {
@@ -81,7 +72,7 @@ class Line:
     @property
     def way(self) -> str:
         """``torch``, ``triton``, ``cuda``, or ``library``."""
-        return "library" if is_yardstick(self.row.label) else way_of(self.row.label)
+        return "library" if is_library(self.row.label) else way_of(self.row.label)
 
     @property
     def route(self) -> str:
@@ -203,7 +194,7 @@ def best_of_each_way(
         for way in ("triton", "cuda"):
             chosen += best_variant(case, way, have)
         fastest = figures.fastest(have)
-        chosen += [row for row in have if row is fastest and is_yardstick(row.label)]
+        chosen += [row for row in have if row is fastest and is_library(row.label)]
     named = [(*figures.represented(case, row), row) for row in chosen]
     merged = [line(case, row, sizes, name) for name, of, row in named if row is of or of not in chosen]
     return merged + [line(case, row, sizes) for row in rows if row.label in yours]

@@ -6,9 +6,9 @@ from functools import partial
 
 from compare.history.map.summary import Summary, summaries
 from compare.history.map.survey import Best, Map, Place, Point
+from compare.model.op import WAYS
 from compare.report import csv_file, markdown, terminal
 from compare.report.tables import NOTHING, SAME, Table, number, percent, table, times
-from compare.spec import WAYS
 
 _LEGEND = (
     "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import tabulate
 
+from compare.model.result import Comparison
 from compare.report import tables, tune
 from compare.report.sentences import sentences
 from compare.report.summary import correct
 from compare.report.tables import Table
-from compare.spec import Comparison
 from compare.timing import figures
 
 tabulate.MIN_PADDING = 0  # else every header is set two wider than it is

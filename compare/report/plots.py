@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 if TYPE_CHECKING:
     from compare.history.map.survey import Map

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from compare.model.op import WAYS, way_of
+from compare.model.result import WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, summary
 from compare.report.layout import Column, grid, paragraph, parts
 from compare.report.lines import WORDS, Line
 from compare.report.sentences import evidence
 from compare.report.summary import View
 from compare.report.tables import NOTHING, number, percent
-from compare.spec import WAYS, WRONG, CaseComparison, Comparison, Row, way_of
 from compare.timing import figures
 
 WIDEST = 80

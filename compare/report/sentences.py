@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from compare.model.op import is_library, way_of
+from compare.model.result import CaseComparison, Comparison, KernelResources, Row
 from compare.report.tables import number, percent, speedup
-from compare.spec import CaseComparison, Comparison, KernelResources, Row, is_yardstick, way_of
 from compare.timing import figures
 from compare.timing.speed_of_light import scaled
 
@@ -86,7 +87,7 @@ def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """Whether anything beats the baseline."""
-    timed = [row for row in _timed(case) if not is_yardstick(row.label)]
+    timed = [row for row in _timed(case) if not is_library(row.label)]
     baseline = figures.row_of(case, figures.baseline_of(case))
     if len(timed) < 2 or baseline is None or not _timed_row(baseline):
         return
@@ -146,7 +147,7 @@ def _triton_and_cuda(comparison: Comparison, case: CaseComparison) -> Iterator[S
 def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """The best CUDA of this project against a library's kernels."""
     own = _fastest_of(case, "cuda")
-    for row in (row for row in _timed(case) if is_yardstick(row.label)):
+    for row in (row for row in _timed(case) if is_library(row.label)):
         lead = figures.ratio(own, row) if own else None
         if own is None or lead is None:
             continue

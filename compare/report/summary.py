@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compare import registry
+from compare.model.op import WAYS, way_of
+from compare.model.result import UNREAD, WRONG, CaseComparison, Comparison, Row
 from compare.report import lines
 from compare.report.lines import Line, grouped
 from compare.report.tables import number, percent
-from compare.spec import UNREAD, WAYS, WRONG, CaseComparison, Comparison, Row, way_of
 from compare.timing import figures
 
 _VERSIONS = {"torch": "torch", "triton": "triton", "cuda (torch)": "cuda"}

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
+from compare.model.op import way_of
+from compare.model.result import WRONG, CaseComparison, Comparison, Estimate, KernelResources, RoleSize, Row
 from compare.report import lines
 from compare.report.lines import WORDS, Line, grouped
-from compare.spec import WRONG, CaseComparison, Comparison, Estimate, KernelResources, RoleSize, Row, way_of
 from compare.timing import calibration, figures
 from compare.timing.statistics import ENOUGH
 from compare.tuning.matching import configured

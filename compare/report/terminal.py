@@ -12,12 +12,12 @@ from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
 
+from compare.model.result import CaseComparison, Comparison
 from compare.report import screen, tables, tune
 from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, paragraph
 from compare.report.summary import View
 from compare.report.tables import Table
 from compare.sandbox.words import printable
-from compare.spec import CaseComparison, Comparison
 from compare.timing import figures
 
 __all__ = ["PROSE_WIDTH", "details", "laid_out", "layout", "paragraph", "put", "render", "show", "writable"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from compare.model.result import CaseComparison, Row
 from compare.report import tables
 from compare.report.tables import NOTHING, Table, lead, spread
-from compare.spec import CaseComparison, Row
 from compare.timing import figures
 from compare.tuning import sweep
 from compare.tuning.matching import registered_as

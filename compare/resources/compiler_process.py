@@ -26,6 +26,8 @@ from triton.runtime.jit import JITFunction
 from compare import registry
 from compare.capture import Launch, capture
 from compare.device import capability
+from compare.model.op import Case, CudaLaunch, TritonLaunch
+from compare.model.result import KernelResources
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.machine_code import Figures, code_bytes, read_report
 from compare.resources.occupancy import WARP, limits
@@ -34,7 +36,6 @@ from compare.resources.sass.instruction_mix import load_bits, multiplications
 from compare.resources.static import Refused
 from compare.sandbox.limits import end_with
 from compare.sandbox.words import raised_in
-from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 from cuda_impl import build
 
 
@@ -184,7 +185,7 @@ def _instructions_of(code: Compiled) -> _Read:
 
 def _is_busy(order: dict[str, Any]) -> bool:
     op = registry.get_op(order["op"])
-    return op.cost(Case.parse(order["case"], op)).busy
+    return op.cost(Case.parse(order["case"], op)).compute_bound
 
 
 def _captured(order: dict[str, Any]) -> list[Launch]:

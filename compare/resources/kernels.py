@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from compare.model.result import KernelResources
 from compare.resources.occupancy import occupancy
-from compare.spec import KernelResources
 
 
 def with_occupancy(kernel: KernelResources) -> KernelResources:
@@ -36,7 +36,7 @@ _COPIES = re.compile(r"(?i)copy|memcpy|\bcat")
 
 
 def borrowed(
-    ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str], only_moves: bool = False
+    ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str], is_copy_only: bool = False
 ) -> list[str]:
     """Kernels that an implementation ran and did not launch itself, though they do work that it is to do.
 
@@ -44,7 +44,7 @@ def borrowed(
         ran: names of what ran on the GPU, as the profiler has them.
         own: names of what its host code launches, with or without template arguments.
         pytorchs: what PyTorch's implementations of the same op ran.
-        only_moves: to copy is the work.
+        is_copy_only: to copy is the work.
     """
     of_its_own = {name.partition("<")[0] for name in own}
     theirs = set(pytorchs)
@@ -53,6 +53,6 @@ def borrowed(
         for name in dict.fromkeys(ran)
         if name.partition("<")[0] not in of_its_own
         and not _FILLS.search(name)
-        and (only_moves or not _COPIES.search(name))
+        and (is_copy_only or not _COPIES.search(name))
         and (name in theirs or _PYTORCHS.match(name))
     ]

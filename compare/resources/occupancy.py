@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compare.spec import ARCHITECTURE, UsageError
+from compare.model.op import ARCHITECTURE, UsageError
 
 WARP = 32
 _REGISTERS = 64 * 1024  # 32-bit, of a multiprocessor and the most of a block, on every architecture here

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
+from compare.model.result import KernelResources
 from compare.records import result_cache
 from compare.records.encoding import decode
 from compare.resources.static import Request, key_of
-from compare.spec import KernelResources
 
 _FOLDER = "resources"
 

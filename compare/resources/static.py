@@ -25,6 +25,8 @@ from typing import Any
 from compare import registry
 from compare.code_size.hashes import rests_on
 from compare.device import lacks
+from compare.model.op import Case, Implementation, Op
+from compare.model.result import KernelResources, Options
 from compare.records import result_cache
 from compare.records.encoding import decode
 from compare.resources.occupancy import limits
@@ -32,7 +34,6 @@ from compare.sandbox import isolation
 from compare.sandbox.environment import kept
 from compare.sandbox.launch import IsolatedProcess
 from compare.sandbox.words import how_it_ended, printable, read_json
-from compare.spec import Case, Implementation, KernelResources, Op, Options
 
 _CODE = (
     *("compare/resources/*.py", "compare/resources/sass/*.py", "compare/capture.py", "compare/device.py"),

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from compare.device import supports
-from compare.spec import WRONG, Case, Implementation, Options, Row
+from compare.model.op import Case, Implementation
+from compare.model.result import WRONG, Options, Row
 from compare.stages.context import Checked, Context, Step
 from compare.stages.verdict import verdict
 from compare.tuning import matching

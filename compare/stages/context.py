@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.device import capability, default_archs
-from compare.spec import Case, Implementation, Op, Options, Row, Status
+from compare.model.op import Case, Implementation, Op
+from compare.model.result import Options, Row, Status
 from compare.stages.meter import Meter
 from compare.tuning import sweep
 from compare.worker.pool import WorkerPool

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.device import default_archs, lacks
+from compare.model.op import Case, Implementation
+from compare.model.result import UNREAD, WRONG, Row
 from compare.resources import profiles
 from compare.resources.kernels import borrowed
 from compare.resources.static import Compiling, Refused, Request, Resources
-from compare.spec import UNREAD, WRONG, Case, Implementation, Row
 from compare.stages.checking import SLOW_TO_START
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
@@ -126,7 +127,7 @@ def _borrowing(
     for impl in impls:
         if not impl.foreign or impl.way == "torch" or impl.label not in own:
             continue
-        if theirs := borrowed(ran[impl.label], own[impl.label], pytorchs, context.op.only_moves):
+        if theirs := borrowed(ran[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
             problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
             yield impl.label, Cheated(f"own work: {problem}")
 

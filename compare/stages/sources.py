@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compare.code_size.count import Launched, kept_code_size
-from compare.spec import CodeSize, Implementation
+from compare.model.op import Implementation
+from compare.model.result import CodeSize
 from compare.worker.foreign import Description
 from compare.worker.messages import Count, FindLaunched
 from compare.worker.pool import WorkerPool

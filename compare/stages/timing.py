@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.checking.tolerance import ToleranceFromBaseline
+from compare.model.op import Case
+from compare.model.result import WRONG, Card, Ceilings, Row, Timing
 from compare.records import archive
-from compare.spec import WRONG, Card, Case, Ceilings, Row, Timing
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
 from compare.timing.ceilings import CeilingMeter

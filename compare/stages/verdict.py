@@ -6,8 +6,9 @@ import os
 import re
 import traceback
 
+from compare.model.op import UsageError
+from compare.model.result import Status
 from compare.resources.static import CompileError, Refused
-from compare.spec import Status, UsageError
 from compare.worker.process import Ended, Raised
 from compare.worker.timing import Cheated
 from cuda_impl.build import is_asserted

@@ -17,9 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from compare.model.op import UsageError
+from compare.model.result import Calibration, CaseComparison, Row, SizeClass
 from compare.records import archive
 from compare.records.encoding import decode, encode, read_whole, write_whole
-from compare.spec import Calibration, CaseComparison, Row, SizeClass, UsageError
 from compare.timing.statistics import estimate
 from cuda_impl import build
 

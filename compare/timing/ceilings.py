@@ -9,7 +9,8 @@ from functools import partial
 
 import torch
 
-from compare.spec import QUANTIZED, Card, Ceilings, Cost
+from compare.model.op import QUANTIZED, Cost
+from compare.model.result import Card, Ceilings
 from compare.timing.gpu_clock import Monitor
 from compare.timing.stopwatch import Call, CudaStopwatch, Stopwatch
 
@@ -79,7 +80,7 @@ class CeilingMeter:
             }
             product: Call | None = None
             own_product: Call | None = None
-            if cost is not None and cost.busy:
+            if cost is not None and cost.compute_bound:
                 shape = (PRODUCT, PRODUCT)
                 factors = [torch.randn(shape, device=device, generator=generator) for _ in range(2)]
 

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from compare.spec import CONDUCT, ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.model.op import ROUTES
+from compare.model.result import CONDUCT, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.timing import calibration, statistics
 from compare.timing.statistics import estimate
 from compare.tuning.matching import registered_as

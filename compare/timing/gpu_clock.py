@@ -15,7 +15,7 @@ from contextlib import suppress
 import torch
 
 from compare.device import clock_readers
-from compare.spec import Card
+from compare.model.result import Card
 
 Reader = Callable[[], float | str]
 

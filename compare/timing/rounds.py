@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from compare.spec import Estimate, Implementation, Options, Ratio, Timing
+from compare.model.op import Implementation
+from compare.model.result import Estimate, Options, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, within
 from compare.timing.stopwatch import Clock, Timer

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compare.spec import QUANTIZED, CaseComparison, Ceilings, Cost, Estimate, Row
+from compare.model.op import QUANTIZED, Cost
+from compare.model.result import CaseComparison, Ceilings, Estimate, Row
 
 MARGIN = 0.10
 """How far a kernel may exceed the ceilings,"""

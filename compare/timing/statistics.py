@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from compare.spec import Estimate
+from compare.model.result import Estimate
 
 CONFIDENCE = 0.95
 

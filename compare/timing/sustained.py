@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compare.spec import Estimate
+from compare.model.result import Estimate
 from compare.timing.statistics import estimate
 from compare.timing.stopwatch import BackToBack, Clock, Timer
 

@@ -17,7 +17,7 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner
 
 from compare.capture import replaced
-from compare.spec import Tuning
+from compare.model.result import Tuning
 
 Tell = Callable[[Tuning], None]
 

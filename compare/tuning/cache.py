@@ -8,9 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from compare.code_size.hashes import rests_on
+from compare.model.op import Implementation
+from compare.model.result import Tuning
 from compare.records import archive, result_cache
 from compare.records.encoding import decode, encode
-from compare.spec import Implementation, Tuning
 
 _KIND = "tuned"
 _COMPILERS = ("torch", "triton")

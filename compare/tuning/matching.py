@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from compare import registry
-from compare.spec import Implementation, Row
+from compare.model.op import Implementation
+from compare.model.result import Row
 
 MATCHED = "matched"
 """Suffix of a label, after a colon: run with the configuration of another."""

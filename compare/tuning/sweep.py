@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compare import registry
-from compare.spec import Implementation, UsageError
+from compare.model.op import Implementation, UsageError
 
 Asked = tuple[str, tuple[int, ...]]
 """A parameter and the values to try; none: all declared ones."""

@@ -12,7 +12,7 @@ from compare.capture import meta_inputs
 from compare.checking.guarded_memory import POISON
 from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult
-from compare.spec import Case, Op
+from compare.model.op import Case, Op
 from compare.timing.stopwatch import how_many_sets
 from compare.worker import messages
 from compare.worker.memory import ALIGNMENT, Placement, SharedMemory, kinds_of, of_kinds, room, shared_outputs

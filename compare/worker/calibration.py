@@ -11,7 +11,8 @@ import torch
 from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Calibration, Case, Implementation, Op, Options, Timing
+from compare.model.op import Case, Implementation, Op
+from compare.model.result import Calibration, Options, Timing
 from compare.timing.calibration import ColdSamples, derived
 from compare.timing.ceilings import measure_ceilings
 from compare.timing.rounds import RoundProgress
@@ -42,7 +43,9 @@ def subjects() -> list[tuple[Op, Implementation]]:
         cost = op.cost(op.cases.default)
         return len(op.dims), cost.flops / cost.bytes
 
-    ops = sorted((op for op in map(registry.get_op, registry.op_names()) if not op.only_moves), key=simplest)
+    ops = sorted(
+        (op for op in map(registry.get_op, registry.op_names()) if not op.is_copy_only), key=simplest
+    )
     found: list[tuple[Op, Implementation]] = []
     for op in ops[:OPS]:
         (baseline,) = registry.implementations(op.name, [op.baseline])

@@ -20,7 +20,8 @@ from compare.checking.probes import Probe, Probes
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import settle_vector_math
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
+from compare.model.op import Case, Implementation, Op, UsageError
+from compare.model.result import Agreement, Finding, Tuning
 from compare.tuning import cache
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers, WorkerStage

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from compare import registry
 from compare.code_size.sources import code_of
-from compare.spec import Implementation
+from compare.model.op import Implementation
 
 
 class Description(Struct, frozen=True):

@@ -29,6 +29,7 @@ from compare.checking.reference import Outputs
 from compare.checking.stage import LocalStage, tensors_of
 from compare.code_size.count import code_size, launched
 from compare.code_size.hashes import source_hash
+from compare.model.op import Implementation, UsageError
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
 from compare.replay.arena import Arena, Pool, whole
@@ -41,7 +42,6 @@ from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import raised_in
-from compare.spec import Implementation, UsageError
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import messages

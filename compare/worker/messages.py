@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from compare.code_size.count import Launched
+from compare.model.result import CodeSize, KernelResources, Tuning
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
-from compare.spec import CodeSize, KernelResources, Tuning
 from compare.timing.stopwatch import Kind, Reading
 from compare.worker.foreign import Description
 from compare.worker.memory import OutputKind, Placement

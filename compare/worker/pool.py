@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from compare.spec import Implementation, Op
+from compare.model.op import Implementation, Op
 from compare.worker import messages
 from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of

@@ -24,10 +24,11 @@ from typing import Any, Literal, NoReturn
 import torch
 from msgspec import structs
 
+from compare.model.op import UsageError
+from compare.model.result import Options
 from compare.sandbox import isolation, limits
 from compare.sandbox.environment import kept
 from compare.sandbox.words import how_it_ended, printable
-from compare.spec import Options, UsageError
 from compare.worker import messages, server
 from compare.worker.channel import Channel
 from compare.worker.memory import SharedMemory

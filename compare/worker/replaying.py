@@ -13,9 +13,9 @@ from contextlib import closing
 import torch
 
 from compare.device import arch
+from compare.model.op import Case, Implementation, Op
 from compare.replay.arena import GRANULE, library, whole
 from compare.replay.nodes import Recording, difference, problem
-from compare.spec import Case, Implementation, Op
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
 from compare.worker.memory import ALIGNMENT

@@ -23,7 +23,7 @@ from compare.checking.guarded_memory import changed, memory_of, untouched
 from compare.checking.probes import most_kept
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.spec import Case, Implementation, Op, by_output
+from compare.model.op import Case, Implementation, Op, by_output
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Result, RoundProgress, Rounds, release
 from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
@@ -210,7 +210,7 @@ class Examiner:
         self, reference: Reference, output: torch.Tensor, limit: float, when: str, accumulator: str
     ) -> None:
         op = reference.op
-        op.settle(reference.inputs, output)
+        op.mask_unspecified(reference.inputs, output)
         unwritten = int(untouched(output).sum())
         if unwritten:
             raise Cheated(

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from compare import registry
-from compare.spec import Implementation, UsageError
+from compare.model.op import Implementation, UsageError
 from compare.worker.foreign import Description
 from compare.worker.messages import AnswerT, Hash, Load, WorkerRequest
 from compare.worker.process import Worker

@@ -20,8 +20,8 @@ import torch
 
 from compare.device import supports
 from compare.inputs import TORCH_DTYPES
+from compare.model.op import DTYPES, LIBRARY, Implementation
 from compare.registry import get_op, implementation
-from compare.spec import DTYPES, LIBRARY, Implementation
 from cuda_impl import build
 from cuda_impl.ahead import Building
 

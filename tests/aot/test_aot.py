@@ -24,8 +24,8 @@ from compare.checking.check import CheckOptions, check
 from compare.cli import main
 from compare.commands.aot import _exit_status
 from compare.device import arch, supports
+from compare.model.op import CudaLaunch, Op
 from compare.records.encoding import decode
-from compare.spec import CudaLaunch, Op
 from cuda_impl import build
 from processes import NO_PROGRAM, command
 

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from compare import registry
 from compare.aot.plan import Pointer, ProgramPlan, plan
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from cuda_impl.loader import kernel as cuda_kernel
 from loops import for_each
 from processes import python
@@ -100,7 +100,7 @@ import json, torch, triton, triton.language as tl
 from compare import registry
 from compare.aot.kernel_code import compiled
 from compare.aot.plan import plan
-from compare.spec import Implementation
+from compare.model.op import Implementation
 
 @triton.jit
 def scaled_kernel(x_ptr, z_ptr, factor, N, BLOCK: tl.constexpr, HOW: tl.constexpr = 0):

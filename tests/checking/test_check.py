@@ -8,7 +8,8 @@ import torch
 
 from compare import registry
 from compare.checking.probes import Probe, with_one_element_changed
-from compare.spec import CONDUCT, Finding, Invariant
+from compare.model.op import Invariant
+from compare.model.result import CONDUCT, Finding
 from mutants import checked
 
 

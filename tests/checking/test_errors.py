@@ -10,7 +10,7 @@ import torch
 
 from compare import registry
 from compare.inputs import TORCH_DTYPES
-from compare.spec import FP8, ROUNDOFF, WHOLE, Case, Op, case
+from compare.model.op import FP8, INTEGER_DTYPES, ROUNDOFF, Case, Op, case
 from loops import for_each
 from mutants import (
     Run,
@@ -133,7 +133,7 @@ NARROWER = {
 def test_inputs_rounded_to_a_lower_precision_are_caught(
     op: Op, c: Case, which: int, device: torch.device
 ) -> None:
-    if c.dtype in WHOLE:
+    if c.dtype in INTEGER_DTYPES:
         pytest.skip("integers are not rounded")
     if which >= len(NARROWER[c.dtype]):
         pytest.skip("only fp32 has two next lower precisions")
@@ -154,7 +154,7 @@ def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.devi
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
     # Of many rounded values one lies nearly in the middle; values that are only moved are not rounded.
-    whole = op.output_dtype in WHOLE or op.tolerance(c).exact
+    whole = op.output_dtype in INTEGER_DTYPES or op.tolerance(c).exact
     rounded = op.cost(c).flops > 0 and not op.signature.endswith("[]") and not whole
     # The GPU's sums differ in their order from call to call.
     assert (0.4 if rounded else 0) <= agreement.ulp_max <= 0.5 + 1e-4

@@ -18,7 +18,7 @@ from compare.checking.guarded_memory import (
     untouched_in_both,
 )
 from compare.inputs import TORCH_DTYPES
-from compare.spec import DTYPES, FP8, WHOLE, Case, Op, case
+from compare.model.op import DTYPES, FP8, INTEGER_DTYPES, Case, Op, case
 from loops import for_each
 from mutants import (
     baseline,
@@ -46,7 +46,7 @@ def test_one_unwritten_element_is_caught(op: Op, c: Case, device: torch.device) 
     if op.output_dtype == FP8:  # a byte of poison may be NaN or a number
         assert "all written" in found
         return
-    special = "values" if op.output_dtype in WHOLE else "NaN and infinity"
+    special = "values" if op.output_dtype in INTEGER_DTYPES else "NaN and infinity"
     assert {"all written", special} <= found
 
 

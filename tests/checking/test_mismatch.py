@@ -11,8 +11,9 @@ import torch
 from compare.checking.errors import errors_of, mismatch_of
 from compare.checking.mismatch import mismatch
 from compare.checking.reference import Reference
+from compare.model.op import case
+from compare.model.result import Mismatch
 from compare.registry import get_op
-from compare.spec import Mismatch, case
 from loops import for_each
 
 MATRIX = (100, 781)

@@ -15,9 +15,10 @@ from compare import registry
 from compare.checking.check import check
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
+from compare.model.op import Implementation, Output, Tolerance, UsageError, by_output, case
+from compare.model.result import Agreement, Timing
 from compare.records import archive
 from compare.registry import ROOT
-from compare.spec import Agreement, Implementation, Output, Timing, Tolerance, UsageError, by_output, case
 from compare.timing.rounds import Plan
 from compare.worker.buffers import CaseBuffers
 from compare.worker.timing import Examiner

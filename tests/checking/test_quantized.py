@@ -11,7 +11,8 @@ import torch
 from compare.checking.check import check
 from compare.checking.probes import Probe, with_one_element_changed
 from compare.inputs import tensor
-from compare.spec import Agreement, Case, Cases, Cost, Implementation, Op, Tolerance, case
+from compare.model.op import Case, Cases, Cost, Implementation, Op, Tolerance, case
+from compare.model.result import Agreement
 from loops import for_each
 from mutants import failed
 

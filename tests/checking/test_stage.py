@@ -11,7 +11,8 @@ import torch
 
 from compare import registry
 from compare.checking.check import CheckOptions, check
-from compare.spec import Agreement, Implementation, Op, case
+from compare.model.op import Implementation, Op, case
+from compare.model.result import Agreement
 from conftest import HAS_GPU
 from mutants import Run, baseline, checked, every_op, failed
 
@@ -48,7 +49,7 @@ def test_an_output_in_an_inputs_memory_is_caught(op: Op, device: torch.device) -
 
     agreement = checked(op, op.cases.smoke[0], device, run)
     assert failed(agreement) >= {"output is fresh"} | ({"inputs unchanged"} if True in changed else set())
-    assert True in changed or op.only_moves
+    assert True in changed or op.is_copy_only
 
 
 @every_op
@@ -87,8 +88,8 @@ def test_a_copy_by_pytorch_counts_where_copying_is_the_work(op: Op, device: torc
         impl = Implementation(op.name, "triton.mutant", "tiled", lambda x, *_, copy=copy: copy(x))
         with mock.patch("compare.checking.check._idling", return_value=None):  # it launches no kernel
             agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
-        assert ("own work" in failed(agreement)) == op.only_moves
-        assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
+        assert ("own work" in failed(agreement)) == op.is_copy_only
+        assert (f"moving data is all that {op.name} does" in agreement.reason) == op.is_copy_only
 
 
 WRONG_KINDS: dict[str, Run] = {

@@ -15,7 +15,7 @@ import torch
 from compare import registry
 from compare.checking.probes import Probes
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Op
+from compare.model.op import Case, Op
 from mutants import TYPICAL, agreement_of_outputs
 
 Change = Callable[[torch.Tensor], torch.Tensor]

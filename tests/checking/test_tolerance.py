@@ -13,8 +13,9 @@ from compare.checking.probes import Probes
 from compare.checking.reference import Reference
 from compare.checking.stage import LocalStage
 from compare.checking.tolerance import ToleranceFromBaseline
+from compare.model.op import Case, Implementation, Op, case
+from compare.model.result import Agreement
 from compare.records import archive
-from compare.spec import Agreement, Case, Implementation, Op, case
 from loops import for_each
 from mutants import Run, baseline, checked, every_op, failed, skip_where_the_end_is_open
 

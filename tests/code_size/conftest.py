@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compare import registry
-from compare.spec import Implementation
+from compare.model.op import Implementation
 
 USERS_FILE = '''
 import torch

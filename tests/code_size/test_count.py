@@ -17,8 +17,9 @@ from compare.code_size.concepts import CONCEPTS, concepts_of
 from compare.code_size.count import code_size, kept_code_size, launched
 from compare.code_size.hashes import source_hash
 from compare.code_size.pieces import CodePiece, size
+from compare.model.op import WAYS, Implementation
+from compare.model.result import CodeSize, RoleSize
 from compare.records.encoding import decode, encode
-from compare.spec import WAYS, CodeSize, Implementation, RoleSize
 from compare.stages.sources import Counting
 from loops import for_each
 from rows import op_by_op

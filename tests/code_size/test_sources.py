@@ -13,7 +13,7 @@ from compare import registry
 from compare.code_size import sources as sources_module
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import KERNELS, sources
-from compare.spec import Cost, Implementation, Tolerance
+from compare.model.op import Cost, Implementation, Tolerance
 from loops import for_each
 from rows import op_by_op
 

@@ -19,9 +19,9 @@ import processes
 from compare import cli, registry
 from compare.command_line.options import COMMANDS
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
+from compare.model.result import Comparison
 from compare.records import archive
 from compare.registry import ROOT
-from compare.spec import Comparison
 
 Complaint = Callable[..., str]
 Printed = Callable[..., tuple[str, str]]

@@ -17,8 +17,9 @@ import made_up
 from compare import registry
 from compare.command_line import status
 from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS, USAGE
+from compare.model.op import Op, UsageError
+from compare.model.result import Comparison, Options
 from compare.records import archive
-from compare.spec import Comparison, Op, Options, UsageError
 from loops import for_each
 
 OPS = registry.op_names()

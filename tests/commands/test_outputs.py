@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compare.command_line import outputs
-from compare.spec import UsageError
+from compare.model.op import UsageError
 
 
 def test_a_pipe_is_written_into_and_not_replaced(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from compare import cli, registry
+from compare.model.op import DTYPES
 from compare.registry import ROOT
-from compare.spec import DTYPES
 from cuda_impl import build, pybind
 from cuda_impl.ahead import Building
 from processes import running, until

@@ -20,8 +20,8 @@ import torch
 
 import case_sets
 from compare import capture, device, registry
+from compare.model.op import DTYPES
 from compare.resources.sass import disassembly
-from compare.spec import DTYPES
 from compare.worker import memory
 from cuda_impl import build, flags, loader
 from loops import for_each

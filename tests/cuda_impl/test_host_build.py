@@ -17,7 +17,7 @@ import case_sets
 import sanitizers
 from compare import device, registry
 from compare.checking.check import check
-from compare.spec import Case, Op
+from compare.model.op import Case, Op
 from cuda_impl import build
 from cuda_impl.loader import kernel
 from loops import for_each

@@ -16,9 +16,10 @@ import made_up
 from compare import cli, registry
 from compare.command_line.status import SUCCESS
 from compare.history import crossover
+from compare.model.op import Case, Cost, Op
+from compare.model.result import CaseComparison, Ceilings, Comparison, Options, Row, Timing
 from compare.records import archive
 from compare.report import crossings
-from compare.spec import Case, CaseComparison, Ceilings, Comparison, Cost, Op, Options, Row, Timing
 from compare.timing.statistics import estimate
 from loops import for_each
 

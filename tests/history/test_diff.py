@@ -14,9 +14,9 @@ import pytest
 import made_up
 from compare import cli
 from compare.history import diff
+from compare.model.result import Ceilings, Comparison, Environment, Estimate, Timing
 from compare.records import archive
 from compare.report import differences
-from compare.spec import Ceilings, Comparison, Environment, Estimate, Timing
 from compare.timing import statistics
 from compare.timing.statistics import estimate
 from loops import for_each

@@ -17,20 +17,10 @@ from compare.command_line.status import SUCCESS
 from compare.history.map import reading
 from compare.history.map.summary import summaries
 from compare.history.map.survey import Point, survey, with_front
+from compare.model.op import Cost, UsageError, way_of
+from compare.model.result import CaseComparison, Ceilings, CodeSize, Comparison, RoleSize, Row, Timing
 from compare.records import archive
 from compare.report import maps
-from compare.spec import (
-    CaseComparison,
-    Ceilings,
-    CodeSize,
-    Comparison,
-    Cost,
-    RoleSize,
-    Row,
-    Timing,
-    UsageError,
-    way_of,
-)
 from compare.timing import statistics
 from compare.timing.statistics import estimate
 from made_up import APART, charted, hashes, one

@@ -28,7 +28,7 @@ from compare.checking.check import CheckOptions, check
 from compare.checking.probes import Probes
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Implementation, Op
+from compare.model.op import Case, Implementation, Op
 from conftest import HAS_GPU
 from cuda_impl import build
 from loops import for_each_of_group
@@ -275,7 +275,7 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
         copied = [output.clone() for output in outputs_of(impl, late)]
     torch.cuda.synchronize()
     for outputs in (copied, expected):
-        op.settle(inputs, outputs[0])
+        op.mask_unspecified(inputs, outputs[0])
     for got, wanted in zip(copied, expected, strict=True):
         if impl.deterministic:
             assert torch.equal(*(output.reshape(-1).view(torch.uint8) for output in (got, wanted)))

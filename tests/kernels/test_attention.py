@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from on_device import each_of, outputs_of
 from ops.attention import visible_pairs
 

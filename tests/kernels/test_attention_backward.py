@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Case, Implementation
+from compare.model.op import Case, Implementation
 from on_device import each_of
 from ops import attention
 

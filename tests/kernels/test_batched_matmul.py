@@ -11,9 +11,9 @@ import torch
 
 from compare import device, registry
 from compare.capture import capture
+from compare.model.op import CudaLaunch, case
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts
-from compare.spec import CudaLaunch, case
 from cuda_impl.loader import kernel
 from cuda_impl.rawkernel import batched_matmul as cuda
 from loops import for_each

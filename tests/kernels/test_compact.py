@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Case, Implementation, case
+from compare.model.op import Case, Implementation, case
 from cuda_impl.loader import kernel
 from loops import for_each
 from mutants import baseline, checked, failed, spoiled

@@ -12,7 +12,7 @@ import torch
 import cuda_impl.rawkernel.decode_attention
 import triton_impl.decode_attention
 from compare import registry
-from compare.spec import Implementation, case
+from compare.model.op import Implementation, case
 from loops import for_each
 from on_device import each_of
 

@@ -7,7 +7,7 @@ import torch
 
 import triton_impl.fp8_block_matmul
 from compare import registry
-from compare.spec import Implementation, case
+from compare.model.op import Implementation, case
 from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
 from loops import for_each
 from on_device import each_of

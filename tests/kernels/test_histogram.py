@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from compare import registry
+from compare.model.op import Case, Implementation, case
 from compare.resources.static import Request, from_cubins
-from compare.spec import Case, Implementation, case
 from mutants import failed, spoiled
 from on_device import each_of
 from rows import labelled

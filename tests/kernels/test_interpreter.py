@@ -16,7 +16,7 @@ import made_up
 import triton_impl  # noqa: F401  patches the interpreter
 from compare import registry, spec
 from compare import run as running
-from compare.spec import Options
+from compare.model.result import Options
 from loops import for_each
 from rows import labelled
 

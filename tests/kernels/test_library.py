@@ -15,8 +15,8 @@ from compare import registry
 from compare.device import supports
 from compare.history import crossover
 from compare.history.map.survey import Point, with_front
+from compare.model.op import DTYPES, LIBRARY, WAYS, Implementation
 from compare.report.sentences import sentences
-from compare.spec import DTYPES, LIBRARY, WAYS, Implementation
 from compare.timing.rounds import Plan
 from cuda_impl import build, flags, pybind
 from loops import for_each

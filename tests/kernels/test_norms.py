@@ -11,7 +11,7 @@ from torch.nn.functional import layer_norm, rms_norm
 
 from compare import capture, registry
 from compare.checking.check import check
-from compare.spec import Implementation, case
+from compare.model.op import Implementation, case
 from on_device import assert_correct, each_of
 from rows import labelled
 

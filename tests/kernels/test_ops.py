@@ -15,7 +15,17 @@ import torch
 import case_sets
 from compare import registry
 from compare.inputs import TORCH_DTYPES
-from compare.spec import DTYPES, FILLS, FP8, NO_INFINITY, WHOLE, Case, Op, by_output, nothing_open
+from compare.model.op import (
+    DTYPES,
+    FILLS,
+    FP8,
+    INTEGER_DTYPES,
+    NO_INFINITY,
+    Case,
+    Op,
+    by_output,
+    fully_specified,
+)
 from loops import for_each, for_each_of_group
 from mutants import TYPICAL
 from on_device import argument_names
@@ -65,7 +75,7 @@ def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
     edge = op.cases.edge
     assert {c.dtype for c in op.cases.smoke} == set(op.dtypes)
     assert {c.dtype for c in edge} == set(op.dtypes)
-    fills = {"normal"} if set(op.dtypes) <= set(WHOLE) else set(FILLS) - {case_sets.EVERYWHERE}
+    fills = {"normal"} if set(op.dtypes) <= set(INTEGER_DTYPES) else set(FILLS) - {case_sets.EVERYWHERE}
     if op.dtypes == (FP8,):
         fills &= set(NO_INFINITY)
     assert {c.fill for c in edge} == fills
@@ -100,7 +110,7 @@ def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
         output_bytes = sum(
             y.numel() * dtype_of_output(part, c).itemsize for part, y in zip(parts, outputs, strict=True)
         )
-        if op.settle is nothing_open:
+        if op.mask_unspecified is fully_specified:
             assert cost.written_bytes == output_bytes
         else:
             assert (output_bytes > 0) <= cost.written_bytes <= output_bytes

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Implementation, case
+from compare.model.op import Implementation, case
 from cuda_impl.loader import kernel
 from on_device import each_of
 from ops.quantize_fp8 import LARGEST, oracle, oracle_scales

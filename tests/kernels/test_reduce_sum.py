@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from on_device import each_of
 
 pytestmark = pytest.mark.thorough

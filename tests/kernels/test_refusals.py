@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Case, Implementation, UsageError, case
+from compare.model.op import Case, Implementation, UsageError, case
 from loops import for_each, for_each_of_group
 from on_device import argument_names, skip_unless_supported
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from cuda_impl.matrix_map import has_aligned_rows
 from cuda_impl.rawkernel.scaled_matmul import lines_of_a, operand, tile_for
 from loops import for_each

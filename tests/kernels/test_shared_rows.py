@@ -7,7 +7,7 @@ import torch
 
 from compare import capture, registry
 from compare.device import OTHER_MULTIPROCESSORS
-from compare.spec import Case, CudaLaunch, TritonLaunch, case
+from compare.model.op import Case, CudaLaunch, TritonLaunch, case
 from on_device import assert_correct
 from rows import labelled
 from triton_impl import shared_rows

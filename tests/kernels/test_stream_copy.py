@@ -10,9 +10,9 @@ import torch
 from beside import cold_speeds
 from compare import capture, registry
 from compare.device import ARCH_SHARED_BYTES
+from compare.model.op import CudaLaunch, Implementation, case
 from compare.resources.machine_code import read_report
 from compare.resources.sass.disassembly import counted, disassembled, instructions, of_kernel
-from compare.spec import CudaLaunch, Implementation, case
 from cuda_impl import build
 from on_device import assert_correct
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Implementation, case
+from compare.model.op import Implementation, case
 from cuda_impl.rawkernel.w4a16_matmul import operand, repack, repack_pieces
 from on_device import each_of
 from rows import labelled

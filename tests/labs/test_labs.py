@@ -15,7 +15,7 @@ from compare.labs import prediction
 from compare.labs.lab import Lab
 from compare.labs.marking import NOT_WRITTEN, correctness, speeds, total
 from compare.labs.work import ANSWERS, read_folder, start
-from compare.spec import UsageError
+from compare.model.op import UsageError
 from conftest import HAS_GPU
 from loops import for_each
 

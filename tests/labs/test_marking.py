@@ -16,7 +16,7 @@ from compare.labs import marking
 from compare.labs.marking import Marks, Part, best, correctness, speeds
 from compare.labs.running import Run
 from compare.labs.work import read_folder
-from compare.spec import Finding, Mismatch, Row, Status
+from compare.model.result import Finding, Mismatch, Row, Status
 from loops import for_each
 
 SMALL, ODD, BIG = "M=4,N=8,fp32", "M=4,N=9,fp32", made_up.CASE

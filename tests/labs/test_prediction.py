@@ -11,8 +11,8 @@ from compare.labs import prediction
 from compare.labs.lab import Measure, Prediction
 from compare.labs.prediction import ScoredPrediction, outcome, outcomes, read, standard
 from compare.labs.running import Run
+from compare.model.op import WAYS
 from compare.registry import get_op
-from compare.spec import WAYS
 from loops import for_each
 
 ROUTES = ("cupy.onepass", "pybind.onepass")

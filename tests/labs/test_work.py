@@ -8,7 +8,7 @@ import pytest
 
 from compare.labs import lab as labs
 from compare.labs.work import ANSWERS, read_folder, start
-from compare.spec import UsageError
+from compare.model.op import UsageError
 from loops import for_each
 
 LAB = labs.find("01")

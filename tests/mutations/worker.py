@@ -80,7 +80,7 @@ def examine(job: Job, tell: Callable[[str], None]) -> Seen:
 
 
 def _cases(op, job: Job) -> list:
-    from compare.spec import Case
+    from compare.model.op import Case
 
     if "=" in job.cases:
         return [Case.parse(job.cases, op)]

@@ -6,13 +6,13 @@ import doctest
 import importlib
 from pathlib import Path
 
+from compare.model.op import CudaLaunch
 from compare.pipeline import cuda_way, passes, screen
 from compare.pipeline.differences import differences
 from compare.pipeline.records import CompilerStage, Opened
 from compare.pipeline.tracing import source_map, traced
 from compare.resources.sass.disassembly import Instruction, instructions
 from compare.resources.sass.instruction_mix import mix
-from compare.spec import CudaLaunch
 from loops import for_each
 
 ARCH = "sm_80"

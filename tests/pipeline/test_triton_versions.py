@@ -19,9 +19,9 @@ import case_sets
 from compare import registry
 from compare.checking.check import check
 from compare.device import STATIC_ARCHS, lacks, supports
+from compare.model.op import Implementation
 from compare.pipeline.triton_way import STAGES
 from compare.resources.static import Request, from_cubins
-from compare.spec import Implementation
 from processes import command
 
 pytestmark = pytest.mark.thorough

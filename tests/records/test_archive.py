@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import made_up
+from compare.model.op import UsageError
 from compare.records import archive
-from compare.spec import UsageError
 from loops import for_each
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Case, Timing, case
+from compare.model.op import Case, case
+from compare.model.result import Timing
 from compare.timing.rounds import Plan, Result
 from compare.worker import user_files
 from compare.worker.timing import REPLAYED

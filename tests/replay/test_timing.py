@@ -18,7 +18,7 @@ from compare import registry
 from compare.checking.guarded_memory import POISON
 from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Implementation, case
+from compare.model.op import Implementation, case
 from compare.timing.rounds import Plan, Result
 from compare.timing.stopwatch import Reading
 from compare.worker import main, user_files

@@ -24,10 +24,11 @@ from browser import BrowserPage
 from compare import cli, registry
 from compare.code_size.hashes import source_hash
 from compare.history.recorded import recorded
+from compare.model.op import Cost, Implementation
+from compare.model.result import CaseComparison, Ceilings, Comparison
 from compare.registry import ROOT
 from compare.report import lines
 from compare.report.html import figures, page, sources
-from compare.spec import CaseComparison, Ceilings, Comparison, Cost, Implementation
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: pip install '.[html]'")
 

@@ -17,8 +17,8 @@ from compare.labs.prediction import outcome
 from compare.labs.running import Run
 from compare.labs.similarity import Pair
 from compare.labs.work import read_folder
+from compare.model.result import Mismatch
 from compare.report import labs as pages
-from compare.spec import Mismatch
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

@@ -13,10 +13,10 @@ import pytest
 from compare import cli, report
 from compare.command_line.status import SUCCESS
 from compare.history.map.survey import Map
+from compare.model.op import UsageError
 from compare.records import archive
 from compare.registry import ROOT
 from compare.report import plots
-from compare.spec import UsageError
 from made_up import APART, charted, one
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import made_up
 from compare import registry
 from compare.history.recorded import recorded
+from compare.model.result import CaseComparison, CodeSize, Estimate, Ratio, RoleSize, Row
 from compare.records import archive
 from compare.report import csv_file, markdown, progress, tables, terminal
 from compare.report.sentences import sentences
 from compare.report.summary import View, correct
-from compare.spec import CaseComparison, CodeSize, Estimate, Ratio, RoleSize, Row
 from compare.timing import figures, statistics
 from compare.timing.statistics import estimate
 from loops import for_each

@@ -11,11 +11,11 @@ import pytest
 import made_up
 from compare import registry
 from compare.history import recorded as history
+from compare.model.result import UNREAD, CaseComparison, Comparison, Mismatch, Row
 from compare.records import archive
 from compare.report import terminal
 from compare.report.sentences import evidence
 from compare.report.summary import View
-from compare.spec import UNREAD, CaseComparison, Comparison, Mismatch, Row
 from compare.timing import figures
 from loops import for_each
 
@@ -137,7 +137,7 @@ def test_unequal_terms_have_no_speedup() -> None:
 
 def test_what_binds_follows_from_the_measured_ridge() -> None:
     batched, product = recorded("batched_matmul").cases[0], recorded("matmul").cases[0]
-    assert batched.cost.busy  # by the constant it would be bound by arithmetic
+    assert batched.cost.compute_bound  # by the constant it would be bound by arithmetic
     assert not figures.compute_bound(batched)
     assert figures.compute_bound(product)
     assert "% of copy bandwidth" in terminal.render(recorded("batched_matmul"), 80)

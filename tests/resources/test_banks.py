@@ -14,9 +14,9 @@ from functools import partial
 
 import pytest
 
+from compare.model.op import UsageError
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts, times_served
-from compare.spec import UsageError
 from cuda_impl import flags
 from cuda_impl.rawkernel import transpose
 from loops import for_each

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from compare import registry
+from compare.model.op import Case, Implementation, Op, case
+from compare.model.result import KernelResources
 from compare.resources import profiler as profiler_module
 from compare.resources import profiles, static
 from compare.resources.kernels import merged
 from compare.resources.profiler import from_profiler
 from compare.resources.static import Request, from_cubins
-from compare.spec import Case, Implementation, KernelResources, Op, case
 from compare.stages.resources import profile_case
 from compare.worker.messages import Profile
 from loops import for_each

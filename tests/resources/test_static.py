@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from compare import registry
+from compare.model.op import Op, case
 from compare.resources import static
 from compare.resources.static import CompileError, Compiling, Refused, Request, from_cubins
-from compare.spec import Op, case
 from compare.stages.verdict import verdict
 from processes import called_with, python
 from rows import labelled

@@ -9,7 +9,8 @@ import torch
 
 from compare import registry
 from compare.device import supports
-from compare.spec import Case, Estimate, Timing
+from compare.model.op import Case
+from compare.model.result import Estimate, Timing
 from in_workers import settings_on, timed
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
-    from compare.spec import Case, Implementation, Op
+    from compare.model.op import Case, Implementation, Op
 
 SMALL = 1 << 20
 """Most elements of a case on a CPU."""
@@ -38,7 +38,7 @@ EVERYWHERE = "zero"
 
 def edge(op: Op) -> list[Case]:
     """The small edge cases of an op, and its smoke cases with fill `EVERYWHERE`."""
-    from compare.spec import WHOLE
+    from compare.model.op import WHOLE
 
     filled = [replace(case, fill=EVERYWHERE) for case in op.cases.smoke if case.dtype not in WHOLE]
     return [case for case in (*op.cases.edge, *filled) if elements(op, case) <= SMALL]

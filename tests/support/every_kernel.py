@@ -17,7 +17,7 @@ import torch
 from case_sets import brief
 from compare import registry
 from compare.device import pick, supports
-from compare.spec import Case, Implementation, Op
+from compare.model.op import Case, Implementation, Op
 
 MOST_BYTES = 1 << 19
 """Largest case: a watched kernel is up to a thousand times slower."""

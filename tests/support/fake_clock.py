@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from compare.spec import Implementation, Timing
+from compare.model.op import Implementation
+from compare.model.result import Timing
 from compare.timing.rounds import Entry, Plan, Rounds
 from compare.timing.stopwatch import BackToBack, Call, Kind, Reading
 

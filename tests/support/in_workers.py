@@ -9,7 +9,7 @@ import torch
 from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Implementation, Op
+from compare.model.op import Case, Implementation, Op
 from compare.timing.rounds import Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.buffers import CaseBuffers

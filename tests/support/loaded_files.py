@@ -12,7 +12,8 @@ import torch
 
 import made_up
 from compare import registry, run
-from compare.spec import Case, Comparison, Options, Row, case
+from compare.model.op import Case, case
+from compare.model.result import Comparison, Options, Row
 from compare.worker import user_files
 
 CPU = torch.device("cpu")

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compare.history.map.survey import Map, survey
-from compare.report import csv_file
-from compare.resources.static import Request
-from compare.spec import (
+from compare.model.op import Cost
+from compare.model.result import (
     Agreement,
     CaseComparison,
     Ceilings,
     CodeSize,
     Comparison,
-    Cost,
     Environment,
     Finding,
     KernelResources,
@@ -27,6 +25,8 @@ from compare.spec import (
     Timing,
     Tuning,
 )
+from compare.report import csv_file
+from compare.resources.static import Request
 from compare.timing.statistics import estimate
 
 CASE = "M=4096,N=4096,fp32"

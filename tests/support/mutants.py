@@ -14,17 +14,17 @@ from compare.checking.probes import Probes
 from compare.checking.stage import LocalStage
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.inputs import TORCH_DTYPES
-from compare.spec import (
-    WHOLE,
-    Agreement,
+from compare.model.op import (
+    INTEGER_DTYPES,
     Case,
     Implementation,
     Op,
     by_output,
     case,
+    fully_specified,
     no_options,
-    nothing_open,
 )
+from compare.model.result import Agreement
 from loops import for_each, for_each_of_group
 
 Run = Callable[..., torch.Tensor]
@@ -141,10 +141,10 @@ def failed(agreement: Agreement) -> set[str]:
 
 
 def skip_where_the_end_is_open(op: Op) -> None:
-    if op.settle is not nothing_open:
+    if op.mask_unspecified is not fully_specified:
         pytest.skip("the op leaves its last element open; its own tests have cases where it is not")
 
 
 def skip_whole_numbers(op: Op) -> None:
-    if op.output_dtype in WHOLE:
+    if op.output_dtype in INTEGER_DTYPES:
         pytest.skip("its output is integers, which are never NaN and not rounded")

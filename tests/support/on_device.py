@@ -13,7 +13,7 @@ import torch
 from compare import registry
 from compare.checking.check import check
 from compare.device import supports
-from compare.spec import Case, Implementation, Op
+from compare.model.op import Case, Implementation, Op
 from loops import for_each_of_group
 
 CPU = torch.device("cpu")

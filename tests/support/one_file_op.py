@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from compare.inputs import ITEM_BYTES, tensor
+from compare.model.op import Cases, Cost, Op, Tolerance, case
 from compare.registry import implementation, register_op
-from compare.spec import Cases, Cost, Op, Tolerance, case
 from cuda_impl.loader import kernel
 
 register_op(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import case_sets
 from compare import registry
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from loops import for_each, for_each_of_group
 
 EVERY = [impl for op in registry.op_names() for impl in registry.implementations(op)]

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from compare.inputs import tensor
+from compare.model.op import Cases, Cost, Op, Output, Tolerance, case
 from compare.registry import implementation, register_op
-from compare.spec import Cases, Cost, Op, Output, Tolerance, case
 
 
 def peak_of(x: torch.Tensor, lowest: bool) -> torch.Tensor:

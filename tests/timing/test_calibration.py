@@ -19,11 +19,12 @@ import made_up
 from compare import cli, registry, spec
 from compare.command_line.status import SUCCESS, USAGE
 from compare.commands import doctor
+from compare.model.op import UsageError
+from compare.model.result import Calibration, Estimate, Options, Ratio, SizeClass, Timing
 from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
 from compare.report.summary import View
-from compare.spec import Calibration, Estimate, Options, Ratio, SizeClass, Timing, UsageError
 from compare.timing import calibration, figures, statistics
 from compare.timing.calibration import BUILT_IN
 from compare.timing.statistics import estimate

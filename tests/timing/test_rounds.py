@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from compare.spec import Timing
+from compare.model.result import Timing
 from compare.timing.rounds import Plan, Rounds, reference
 from fake_clock import QUICK, Fake, World, rounds_of, timing
 from loops import for_each

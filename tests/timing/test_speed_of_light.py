@@ -11,9 +11,10 @@ import made_up
 from compare import registry
 from compare.command_line import status
 from compare.command_line.status import FAILURE
+from compare.model.op import Cost
+from compare.model.result import CaseComparison, Ceilings, Estimate, Row, Timing
 from compare.records import archive
 from compare.report import tables, terminal
-from compare.spec import CaseComparison, Ceilings, Cost, Estimate, Row, Timing
 from compare.timing import figures, speed_of_light
 from compare.timing.statistics import estimate
 from loops import for_each

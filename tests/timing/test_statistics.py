@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compare.spec import Estimate
+from compare.model.result import Estimate
 from compare.timing import statistics
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import made_up
+from compare.model.result import Card, Timing
 from compare.records import archive
 from compare.records.encoding import decode, encode
 from compare.report import markdown, terminal
 from compare.report.summary import View
-from compare.spec import Card, Timing
 from compare.timing import figures
 from compare.timing import sustained as endurance
 from compare.timing.ceilings import CeilingMeter, Loads

@@ -31,7 +31,7 @@ def missing_in(text: str) -> list[str]:
 
 
 def is_there(name: str) -> bool:
-    """A module, or one followed by what it defines: ``compare.spec.Op``."""
+    """A module, or one followed by what it defines: ``compare.model.op.Op``."""
     module = name
     while not architecture.file_of(module).is_file():
         module = module.rpartition(".")[0]
@@ -47,9 +47,9 @@ def test_files_and_modules_that_a_document_names_exist():
 
 def test_a_missing_file_or_module_is_found():
     text = (
-        "`compare/no_such.py` `compare/timing/` `compare.timing.rounds` `compare.spec.Op` compare.spec.Nope"
+        "`compare/no_such.py` `compare/timing/` `compare.timing.rounds` `compare.model` compare.model.op.Nope"
     )
-    assert missing_in(text) == ["compare/no_such.py", "compare.spec.Nope"]
+    assert missing_in(text) == ["compare/no_such.py", "compare.model.op.Nope"]
 
 
 def test_every_task_leads_to_a_file():

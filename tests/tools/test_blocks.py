@@ -8,8 +8,9 @@ import pytest
 
 import made_up
 from compare import registry
+from compare.model.op import UsageError
+from compare.model.result import Comparison
 from compare.records import archive
-from compare.spec import Comparison, UsageError
 from compare.timing import figures
 from made_up import APART, one
 from tools.docs import blocks

@@ -13,9 +13,9 @@ import pytest
 
 import made_up
 from compare import registry
+from compare.model.op import UsageError
 from compare.records import archive
 from compare.registry import ROOT
-from compare.spec import UsageError
 from loops import for_each
 from tools.docs import blocks, levels, pictures
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from compare.model.op import UsageError
 from compare.registry import ROOT
-from compare.spec import UsageError
 from tools.docs.toolchain_variables import examples, runs, trying
 from tools.docs.toolchain_variables.__main__ import main
 from tools.docs.toolchain_variables.examples import EXAMPLES, Example

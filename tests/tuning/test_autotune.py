@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from compare.spec import Tuning
+from compare.model.result import Tuning
 from compare.tuning.autotune import watched
 
 

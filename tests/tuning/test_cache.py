@@ -13,8 +13,9 @@ import triton
 
 import made_up
 from compare import registry
+from compare.model.op import Case
+from compare.model.result import Options
 from compare.run import run
-from compare.spec import Case, Options
 from compare.tuning import cache as tuning
 from compare.tuning import matching
 from compare.worker import checking

@@ -14,11 +14,12 @@ import made_up
 from compare import registry
 from compare.checking.check import check
 from compare.cli import main
+from compare.model.op import Case, Implementation
+from compare.model.result import Options
 from compare.records import archive
 from compare.report import markdown, tables, terminal
 from compare.report.summary import View
 from compare.run import run
-from compare.spec import Case, Implementation, Options
 from compare.stages.checking import check_case
 from compare.stages.context import Context, Step
 from compare.stages.meter import Meter, silent

@@ -16,12 +16,13 @@ from compare.command_line import status
 from compare.command_line.status import FAILURE, INCONCLUSIVE
 from compare.commands import compare
 from compare.history.recorded import recorded
+from compare.model.op import Case, Implementation, UsageError
+from compare.model.result import CaseComparison, Comparison, Options, Row
 from compare.records import archive
 from compare.report import markdown, tables, terminal
 from compare.report import tune as report
 from compare.report.sentences import sentences
 from compare.run import run, tuned
-from compare.spec import Case, CaseComparison, Comparison, Implementation, Options, Row, UsageError
 from compare.timing import figures
 from compare.tuning import sweep
 from loops import for_each

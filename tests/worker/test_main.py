@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Implementation
+from compare.model.op import Implementation
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.main import _Bench, first_call_ms
 from host_stopwatch import HostStopwatch

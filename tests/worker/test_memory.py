@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from compare.inputs import tensor
-from compare.spec import LAYOUTS, case
+from compare.model.op import LAYOUTS, case
 from compare.worker.memory import Placement, SharedMemory, room
 from loaded_files import CPU
 

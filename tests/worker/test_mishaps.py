@@ -16,7 +16,8 @@ import torch
 import made_up
 from compare import registry, run
 from compare.capture import meta_inputs
-from compare.spec import FILLS, LAYOUTS, Options, case
+from compare.model.op import FILLS, LAYOUTS, case
+from compare.model.result import Options
 from compare.worker.checking import Checking
 from compare.worker.messages import Answer, WorkerRequest
 from compare.worker.process import Worker

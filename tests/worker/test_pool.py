@@ -11,7 +11,7 @@ import pytest
 
 from compare import registry
 from compare.checking.reference import expected_outputs
-from compare.spec import UsageError
+from compare.model.op import UsageError
 from compare.worker.buffers import CaseBuffers
 from compare.worker.messages import Connect, Rest, WorkerRequest
 from compare.worker.pool import CONTEXTS_AT_ONCE, WorkerPool

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from compare import registry
-from compare.spec import Timing, case
+from compare.model.op import case
+from compare.model.result import Timing
 from compare.timing.rounds import Interrupted, Plan, Result
 from compare.worker import user_files
 from compare.worker.process import Ended, Raised

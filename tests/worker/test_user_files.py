@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from compare.cli import main
+from compare.model.op import UsageError
 from compare.records import archive
-from compare.spec import UsageError
 from compare.worker import user_files
 from loaded_files import BEGINNING, compared, rows_of, written
 from loops import for_each

@@ -16,10 +16,10 @@ import grimp
 import networkx
 from importlinter import api
 
+from compare.model.op import UsageError
 from compare.registry import ROOT
 from compare.report import markdown
 from compare.report.tables import Table
-from compare.spec import UsageError
 from tools.docs import svg
 
 Import = tuple[str, str]
@@ -59,7 +59,7 @@ PLACES = {
     "compare.registry": ("data", 2.2),
     "compare.inputs": ("data", 1.0),
     "compare.arguments": ("data", 2.8),
-    "compare.spec": ("data", 2.0),
+    "compare.model": ("data", 2.0),
 }
 """A room's kind, which is its colour, and its column in the picture.  Its row is its layer."""
 

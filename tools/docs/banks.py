@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 
+from compare.model.op import Op, UsageError
 from compare.report import markdown
 from compare.report.tables import NOTHING, Table
 from compare.resources.banks import Access, SharedAccesses, conflicts, times_served
-from compare.spec import Op, UsageError
 
 _WIDTHS = (4, 2)
 """Bytes of an element."""

@@ -29,12 +29,12 @@ from compare import registry
 from compare.history.map import reading
 from compare.history.map.survey import Map, hashes, survey
 from compare.history.recorded import recorded
+from compare.model.op import LIBRARY, Op, UsageError
 from compare.records import archive
 from compare.records.encoding import write_whole
 from compare.registry import ROOT
 from compare.report import maps, markdown, terminal
 from compare.report.tables import Table
-from compare.spec import LIBRARY, Op, UsageError
 from compare.worker.start import prepare
 from tools.docs import (
     banks,

@@ -26,12 +26,12 @@ import torch
 
 from compare import registry
 from compare.device import l2_bytes
+from compare.model.result import CaseComparison, Comparison
 from compare.records import archive
 from compare.records.encoding import write_whole
 from compare.registry import ROOT
 from compare.report import markdown
 from compare.report.tables import Table
-from compare.spec import CaseComparison, Comparison
 from compare.timing.stopwatch import Call, CudaStopwatch, how_many_sets
 
 RESULT = ROOT / "results" / "crosscheck.json"

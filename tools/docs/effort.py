@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from compare.history.map.survey import Map, Point
-from compare.spec import way_of
+from compare.model.op import way_of
 from tools.docs import svg
 
 COLUMNS = 5

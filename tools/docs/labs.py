@@ -9,10 +9,11 @@ from compare import registry
 from compare.labs import lab as labs
 from compare.labs.prediction import outcome
 from compare.labs.running import Run
+from compare.model.op import Op
+from compare.model.result import Comparison
 from compare.report import markdown, tables
 from compare.report.labs import shown
 from compare.report.tables import Table
-from compare.spec import Comparison, Op
 
 
 def block() -> str:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from compare import registry
+from compare.model.op import Op, UsageError
+from compare.model.result import CaseComparison, Comparison, Row
 from compare.records.archive import changed_since
 from compare.registry import ROOT
 from compare.report import markdown, tables
 from compare.report.tables import NOTHING, Table
-from compare.spec import CaseComparison, Comparison, Op, Row, UsageError
 from compare.timing import figures
 
 _LANGUAGES = {".py": "python", ".cuh": "cuda", ".cu": "cuda"}

@@ -7,10 +7,11 @@ from pathlib import Path
 from compare import registry
 from compare.history.crossover import best_of_ways
 from compare.history.recorded import recorded
+from compare.model.op import Op
+from compare.model.result import CaseComparison, Comparison, Row
 from compare.records.archive import changed_since
 from compare.report import markdown, tables
 from compare.report.tables import NOTHING, Table
-from compare.spec import CaseComparison, Comparison, Op, Row
 from compare.timing import figures
 
 _HEADERS = (

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compare.model.op import UsageError
 from compare.registry import ROOT
-from compare.spec import UsageError
 from tools.docs import svg
 
 WIDTH = 700

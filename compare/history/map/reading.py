@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from compare import registry
+from compare.model.op import UsageError
+from compare.model.result import Comparison
 from compare.records import archive
-from compare.spec import Comparison, UsageError
 
 RECORD_IT = "python -m compare all --sweep --record"
 

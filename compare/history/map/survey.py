@@ -15,8 +15,9 @@ from compare.code_size.hashes import source_hash
 from compare.history import crossover
 from compare.history.crossover import Bound
 from compare.history.map import reading
+from compare.model.op import UsageError, is_library
+from compare.model.result import CodeSize, Comparison, Estimate, Row
 from compare.records.archive import Recorded, newest
-from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
 from compare.timing import figures
 from compare.tuning.matching import registered_as
 
@@ -270,10 +271,10 @@ def _points(charts: Sequence[_Chart], sizes: Sizes, stale: Stale) -> list[Point]
 
 def with_front(points: Iterable[Point]) -> Iterator[Point]:
     """Points by growing effort, those of the Pareto front marked: each reaches more than all before it, by
-    more than noise.  A yardstick is not on it, as its code is in a library."""
+    more than noise.  A library baseline is not on it, as its code is in a library."""
     highest = 0.0
     for point in sorted(points, key=lambda point: (point.tokens, -point.share)):
-        counts = not is_yardstick(point.label)
+        counts = not is_library(point.label)
         front = counts and point.share > highest * (1 + point.least)
         highest = max(highest, point.share if counts else 0.0)
         yield replace(point, front=front)

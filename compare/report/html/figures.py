@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from compare.model.op import UsageError
+from compare.model.result import CaseComparison, Comparison
 from compare.report import tables
 from compare.report.lines import Line
-from compare.spec import CaseComparison, Comparison, UsageError
 from compare.timing import figures, statistics
 
 Json = dict[str, Any]
@@ -224,7 +225,7 @@ def _effort_data(rows: Sequence[Json]) -> Json | None:
     sized = [row for row in rows if "tokens" in row]
     front: list[Json] = []
     for row in sorted(sized, key=lambda row: (row["tokens"], -row["share"])):
-        # A yardstick is measured beside the three ways, and is none of them.
+        # A library baseline is measured beside the three ways, and is none of them.
         if row["way"] != "library" and (not front or row["share"] > front[-1]["share"]):
             row["front"] = True
             front.append({"tokens": row["tokens"], "share": row["share"]})

@@ -14,6 +14,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from compare.model.op import WAYS, is_library, way_of
+from compare.model.result import WRONG, CaseComparison, Comparison, KernelResources, Row
 from compare.report import lines, tables
 from compare.report.html import figures as plots
 from compare.report.html import sources
@@ -22,7 +24,6 @@ from compare.report.html.sources import Code
 from compare.report.lines import WORDS, Line, grouped
 from compare.report.sentences import sentences
 from compare.report.tables import NOTHING, number, percent, spread
-from compare.spec import WAYS, WRONG, CaseComparison, Comparison, KernelResources, Row, is_yardstick, way_of
 from compare.timing import figures
 from compare.tuning.matching import registered_as
 
@@ -164,7 +165,7 @@ class _OpSection:
         for case in sorted(comparison.cases, key=lambda case: case is not self.main):
             narrowed, arch = lines.of_one_arch(comparison, case)
             every = lines.every(narrowed, comparison.code_sizes)
-            best = figures.fastest(row for row in narrowed.rows if not is_yardstick(row.label))
+            best = figures.fastest(row for row in narrowed.rows if not is_library(row.label))
             shown = [self._row(line, line.row is best) for line in every]
             self.cases.append(
                 {

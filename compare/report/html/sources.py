@@ -18,8 +18,9 @@ from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 from compare import registry
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import code_of, sources, text_of
+from compare.model.op import Implementation, UsageError
+from compare.model.result import Row
 from compare.records.archive import changed_since
-from compare.spec import Implementation, Row, UsageError
 from compare.timing import figures
 
 _NOT_SHOWN = tuple(registry.ROOT / path for path in ("compare", "ops", "cuda_impl/flags.py"))

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from compare import registry
 from compare.code_size.hashes import rests_on
+from compare.model.op import UsageError
 from compare.records import result_cache
-from compare.spec import UsageError
 
 ARCH = "sm_90"
 _PACKAGES = {"triton": "Triton", "cupy-cuda13x": "cupy"}

@@ -17,8 +17,8 @@ from triton import knobs
 
 from compare import registry
 from compare.capture import capture
+from compare.model.op import CudaLaunch, TritonLaunch
 from compare.resources.compiler_process import compile_triton
-from compare.spec import CudaLaunch, TritonLaunch
 from cuda_impl import build, flags
 
 

@@ -1,4 +1,4 @@
-"""Revealing inputs: what they hold, and when they are a probe."""
+"""SensitiveInputs inputs: what they hold, and when they are a probe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compare import registry
 from compare.checking.probes import Probes
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.inputs import spared
-from compare.spec import Case, Op, case
+from compare.model.op import Case, Op, case
 from loops import for_each
 from mutants import agreement_of_outputs, failed
 
@@ -29,7 +29,7 @@ def names(op: Op, text: str) -> list[str]:
 
 def test_large_cases_of_usual_values_are_checked_on_them_too() -> None:
     op = registry.get_op("reduce_sum")
-    assert names(op, "N=65536,fp32") == ["seed 3", "seed 4", "seed 3, revealing inputs"]
+    assert names(op, "N=65536,fp32") == ["seed 3", "seed 4", "seed 3, sensitive inputs"]
     assert names(op, "N=65536,fp32,misaligned") == names(op, "N=65536,fp32")
     for small in ("N=65535,fp32", "N=65536,fp32,nan", "N=65536,fp32,expanded"):
         assert names(op, small) == ["seed 3", "seed 4"]
@@ -40,8 +40,8 @@ def test_large_cases_of_usual_values_are_checked_on_them_too() -> None:
 def test_whole_numbers_have_the_same_sum_in_every_order(dtype: str) -> None:
     op = registry.get_op("reduce_sum")
     (x,) = op.make_inputs(case(dtype, N=2**20 + 3), torch.Generator().manual_seed(0), CPU)
-    assert op.revealing is not None
-    op.revealing.change((x,))
+    assert op.sensitive_inputs is not None
+    op.sensitive_inputs.change((x,))
     assert (x != 0).all()
     exact = x.double().sum()
     running = x.float().cumsum(0)
@@ -64,7 +64,7 @@ def test_every_pair_has_its_turn(shape: tuple[int, ...], period: int) -> None:
 
 
 def test_an_error_that_shows_there_alone_is_one() -> None:
-    """Without revealing inputs, the loss of one of a million elements passes."""
+    """Without sensitive inputs, the loss of one of a million elements passes."""
     op = registry.get_op("reduce_sum")
     c = case("fp32", N=2**20)
 
@@ -74,8 +74,8 @@ def test_an_error_that_shows_there_alone_is_one() -> None:
     blunt = replace(op, tolerance=lambda c: replace(op.tolerance(c), least=1e3))
     agreement = agreement_of_outputs(blunt, c, CPU, within_floors(blunt, c), lost)
     assert failed(agreement) == {"values"}
-    assert "seed 0, revealing inputs: 1 of 1 elements are wrong" in agreement.reason
-    blunt = replace(blunt, revealing=None)
+    assert "seed 0, sensitive inputs: 1 of 1 elements are wrong" in agreement.reason
+    blunt = replace(blunt, sensitive_inputs=None)
     assert agreement_of_outputs(blunt, c, CPU, within_floors(blunt, c), lost).passed
 
 

@@ -1,0 +1,1 @@
+"""The vocabulary of the project as frozen data: what authors write, and what a run yields."""

@@ -1,0 +1,407 @@
+"""What a run is asked for, and what it yields: rows, their parts, and the machine they were measured on.
+
+Units stand in the field names: ``median_us``, ``shared_bytes``, ``read_gbs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from compare.model.op import Case, Cost
+
+Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
+
+WRONG: tuple[Status, ...] = ("disagrees", "impossible")
+"""What is wrong with an implementation itself: it disagrees, or its time is below what its work takes."""
+
+UNREAD = "resources unread"
+"""How the reason of a row begins whose kernels could not be compiled for an architecture."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search for the fastest configuration: among which, for how long, and what it found."""
+
+    kernel: str
+    """What was tuned: a Triton kernel, or an operation in torch.compile."""
+    key: str
+    """The class of shapes that the search was for, as its tuner has it."""
+    found: str
+    """``BLOCK_M=128 BLOCK_N=256 num_warps=8``; in torch.compile the name of what won."""
+    space: tuple[str, ...]
+    """Everything that it may choose from."""
+    tried: int
+    """How many of these were timed."""
+    search_s: float
+    """What that took, compiling them included: part of a first call, unless it was `kept`."""
+    searched: str = ""
+    """When: ISO 8601, UTC."""
+    kept: bool = False
+    """Found by an earlier run, and taken from the cache."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked, and what came of it."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+OWN_WORK = "own work"
+CONDUCT = ("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", "other sizes")
+"""Names of findings on how an output came about, or on other cases: its values may still be correct."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first wrong element of an output, and what all wrong ones have in common."""
+
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    count: int
+    """How many elements are wrong, and of how many."""
+    of: int
+    pattern: str = ""
+    """A guess: ``only the last 13 columns: tail mask?``; empty where there is none."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """An implementation's outputs against the fp64 oracle on one case, over all seeds."""
+
+    passed: bool
+    max_abs: float
+    """NaN, as all figures of an error but ``error``, where no element could be compared."""
+    max_rel: float
+    ulp_p50: float
+    ulp_p99: float
+    ulp_max: float
+    """Error in units in the last place of the output's dtype."""
+    within: float
+    """Share of the elements within tolerance, 0 to 1."""
+    error: float
+    """Largest error in the tolerance's own unit, and what it may be."""
+    limit: float
+    seeds: int
+    findings: tuple[Finding, ...]
+    """Everything checked: values, special values, guard zones, inputs unchanged, invariants ..."""
+    mismatch: Mismatch | None = None
+    """Of the first output with wrong values; None where none has, or where it was not located."""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, empty if it did not."""
+        return "; ".join(f"{f.name}: {f.detail}" for f in self.findings if not f.passed)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its 95% confidence interval and every sample it rests on."""
+
+    median: float
+    low: float
+    high: float
+    samples: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster than ``against``, from within-round pairs; above 1 is faster."""
+
+    against: str
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one implementation on one case.  None: not measured, ``notes`` say why."""
+
+    cold_us: Estimate | None = None
+    """GPU time with the L2 flushed before every sample."""
+    warm_us: Estimate | None = None
+    """GPU time back to back on the same inputs."""
+    graph_us: Estimate | None = None
+    """GPU time of one replay of a captured CUDA graph, warm."""
+    launch_us: Estimate | None = None
+    """Host time until the call returns."""
+    first_call_ms: float | None = None
+    """The first call in this process: compile or load, then run; what was built in the background counts."""
+    ratios: tuple[Ratio, ...] = ()
+    """Of cold GPU time: against the op's baseline, and against the reference of its own level."""
+    rounds: int = 0
+    converged: bool = False
+    """The intervals got tight before the time budget ended."""
+    notes: tuple[str, ...] = ()
+    unverified: str = ""
+    """Why the times of a user's file are its own process's word; empty where they are not."""
+    detectable: float | None = None
+    """The largest difference, as a share, that equals show in two processes at such times. None: unknown."""
+    sm_mhz: float | None = None
+    """The card's clock right after its cold samples, median, where the driver was asked."""
+    burst_us: Estimate | None = None
+    """GPU time of the first calls after a pause, back to back: before power or heat hold the clock down."""
+    sustained_us: Estimate | None = None
+    """GPU time of calls back to back once their time has settled."""
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What one kernel takes of the machine."""
+
+    kernel: str
+    arch: str
+    """``sm_90``"""
+    reader: Literal["cubin", "profiler"]
+    registers: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    reserved_shared_bytes: int
+    """What CUDA itself takes on sm_80 and later; in no other figure here."""
+    spilled_bytes: int | None = None
+    """Spill stores plus loads, per thread, as ptxas counts them."""
+    local_bytes: int | None = None
+    """Local memory (stack) a thread."""
+    code_bytes: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    occupancy: float | None = None
+    """Theoretical: resident warps over the most a multiprocessor holds, 0 to 1."""
+    limiter: str = ""
+    """What keeps the occupancy there: ``registers``, ``shared memory``, ``threads``, ``blocks``."""
+    launches: int = 1
+    """How often one call of the implementation launches it."""
+    instruction: str = ""
+    """What its machine code multiplies with: ``FFMA``, ``HMMA.16816``, ``HGMMA.64x256x16``.  Read from the
+    cubin where a case is about arithmetic, and empty elsewhere."""
+    load_bits: int | None = None
+    """The widest load of a thread from global memory.  Read with ``instruction``, and of users' kernels."""
+
+
+@dataclass(frozen=True)
+class RoleSize:
+    lines: int
+    tokens: int
+
+    def __add__(self, other: RoleSize) -> RoleSize:
+        return RoleSize(self.lines + other.lines, self.tokens + other.tokens)
+
+
+@dataclass(frozen=True)
+class CodeSize:
+    """The code of an implementation, without comments and blank lines: its own, the op's and shared code.
+
+    Counted is what a call on the op's default case reaches, or on the first case that it takes.
+    """
+
+    kernel: RoleSize
+    """Its own: the kernels that the call launches,"""
+    launch: RoleSize
+    """and the function that launches them."""
+    helpers: RoleSize
+    """What else the call reaches in the op's files."""
+    shared: RoleSize
+    """What it reaches in files that any op uses.  Of Triton that is the compiler's: ``tl.load``."""
+    binding: RoleSize = RoleSize(0, 0)
+    """Its own statement in the op's C++ module,"""
+    module: RoleSize = RoleSize(0, 0)
+    """and the module without such statements, once for the op."""
+    concepts: tuple[str, ...] = ()
+    """What a reader must know: ``barriers``, ``shared memory``, ``masks``, ``pointer arithmetic`` ..."""
+    fallbacks: tuple[str, ...] = ()
+    """Kernels that only other cases launch: not counted."""
+    algorithm: str = ""
+    """As declared."""
+
+    def has_algorithm_of(self, other: CodeSize) -> bool:
+        """Whether both declare the same algorithm."""
+        return bool(self.algorithm) and self.algorithm == other.algorithm
+
+    @property
+    def own(self) -> RoleSize:
+        return self.kernel + self.launch
+
+    @property
+    def lines(self) -> int:
+        """Own code and the op's helpers: the headline."""
+        return self.own.lines + self.helpers.lines
+
+    @property
+    def tokens(self) -> int:
+        return self.own.tokens + self.helpers.tokens
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this device reached in this run, cold, median."""
+
+    copy_gbs: float
+    read_gbs: float
+    matmul_tflops: float | None = None
+    """The best the library's product of two fp16 matrices reached; None where a case's operations are too
+    few to matter."""
+    product_tflops: float | None = None
+    """What the library's product of two matrices of the case's own dtype reached, warm, median."""
+    best_gbs: float | None = None
+    """The fastest sample of copy and read: the limit of the floor.  None: not recorded."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """The card while it was timed, as its driver says: an entry for every round in which it was asked."""
+
+    sm_mhz: tuple[float, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[float, ...] = ()
+    throttle: tuple[str, ...] = ()
+    """What held the clock down; ``none`` where nothing did."""
+    asking_ms: tuple[float, ...] = ()
+    """What asking took of each round, between the timed sections."""
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    """Times of one order of magnitude, and how much equal code differs there between processes."""
+
+    below_us: float
+    share: float
+    """The part of every ratio's interval that is between processes."""
+    pairs: int = 0
+    """How many times an implementation was compared with itself; 0 where that was not done."""
+    largest: float = 0.0
+    """The largest difference that any of those pairs showed,"""
+    apart: int = 0
+    """and how many had an interval that excludes 1."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The variance between processes on a device: found by comparing implementations with themselves."""
+
+    classes: tuple[SizeClass, ...]
+    """By growing size; the last is without end."""
+    tick_us: float
+    """The step in which its event clock counts; in the built-in one, what equals differ by at most."""
+    created: str = ""
+    """ISO 8601, UTC; empty where it is the built-in one."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and the software a comparison ran on."""
+
+    device: str
+    """``NVIDIA H100 80GB HBM3``, or the CPU's name."""
+    device_type: Literal["cuda", "cpu"]
+    arch: str | None
+    """``sm_90``; None on a CPU."""
+    multiprocessors: int | None
+    memory_bytes: int
+    l2_bytes: int | None
+    driver: str | None
+    versions: dict[str, str]
+    """python, torch, triton, cupy, cuda, numpy, this project's commit ..."""
+    host: str
+    """Operating system and CPU."""
+    clocks: dict[str, float | str] = field(default_factory=dict)
+    """SM and memory clock in MHz, power in W, temperature in C, throttle reasons: before and after."""
+    calibration: Calibration | None = None
+    """None: of a CPU, or of a record from before there was any."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Everything known of one implementation on one case."""
+
+    label: str
+    level: str
+    status: Status
+    reason: str = ""
+    """Why it is not ok: one sentence with the next step."""
+    agreement: Agreement | None = None
+    timing: Timing | None = None
+    resources: tuple[KernelResources, ...] = ()
+    source_hash: str = ""
+    """Of everything this row's figures rest on: its sources and the op's description."""
+    accumulator: str = "fp32"
+    tunings: tuple[Tuning, ...] = ()
+    """Its searches, where it tunes itself and was watched."""
+    default: str = ""
+    """Label of the row that is the same with the default configuration, where this one has another."""
+    model: str = ""
+    """Of a row that ``--matched`` added: the label whose configuration it was run with,"""
+    configuration: str = ""
+    """that, as far as it takes it: ``128x256x64, 8 warps, 3 stages``,"""
+    unmatched: str = ""
+    """and what of it it does not take, in a sentence; empty where it takes all of it."""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """What ``--tune`` was given for, with the values that this row has: of one that it added others than the
+    defaults, which the row named by ``default`` has."""
+    replayed: str = ""
+    """Empty where measured now; else where and when the timing was recorded and whether the source has
+    changed since,"""
+    ceilings: Ceilings | None = None
+    """and what was reached in that run, which need not be the one of its case's other rows;"""
+    run: str = ""
+    """and when that run was, as `Comparison.created`: only rows of one run have pairs of samples."""
+
+
+@dataclass(frozen=True)
+class CaseComparison:
+    case: str
+    cost: Cost
+    rows: tuple[Row, ...]
+    ceilings: Ceilings | None = None
+    card: Card | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One op compared: what the reports print and the records keep."""
+
+    op: str
+    signature: str
+    environment: Environment
+    created: str
+    """ISO 8601, UTC."""
+    seed: int
+    cases: tuple[CaseComparison, ...]
+    code_sizes: dict[str, CodeSize] = field(default_factory=dict)
+    """By label."""
+    interrupted: bool = False
+    schema: int = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one run was asked for."""
+
+    cases: Sequence[Case]
+    only: tuple[str, ...] = ()
+    """Glob patterns over labels."""
+    archs: tuple[str, ...] = ()
+    """Read static resources for these as well, e.g. ``sm_75``."""
+    device: str = "auto"
+    """``auto``, ``cuda``, ``cuda:1`` or ``cpu``."""
+    seed: int = 0
+    budget_s: float = 20.0
+    """Time to spend on timing, for the whole run."""
+    resources: bool = True
+    """Read registers, shared memory and the like; a search for a size does without."""
+    sustained: bool = False
+    """Time bursts and sustained load as well."""
+    timeout_s: float = 120.0
+    """The most that one step of an implementation may take: its first call with what it builds, a check, a
+    turn of timing, compiling it for one architecture."""
+    matched: bool = False
+    """Run CUDA with Triton's configuration as well, where an implementation says whose."""
+    tune: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Run what has these parameters with other values as well; none given: with all that it declares."""
+    retune: bool = False
+    """Search for configurations again that an earlier run has found."""
+    samples: tuple[int, int] = (10, 3)
+    """Cold samples of each row, at least: of one that takes at most 10 ms, and of a slower one."""
