@@ -29,11 +29,12 @@ from cuda import pathfinder
 from filelock import FileLock, Timeout
 
 from cuda_impl import flags
-from cuda_impl.source import by_users_lines, errors_in, for_host
+from cuda_impl.source import advice, by_users_lines, errors_in, for_host
 
 PYBIND = flags.KERNELS.parent / "pybind"
 _ONLY = PYBIND / "only.h"
 """Included before the source of a module for one dtype."""
+_C_HEADERS = flags.KERNELS.parent / "nvrtc"
 PREBUILT = PYBIND / "prebuilt"
 """Where setup.py puts the modules that it builds ahead of time."""
 
@@ -205,6 +206,18 @@ def source_text(source: str) -> str:
     return f'#include "{source}.cuh"\n' if source.isidentifier() else source
 
 
+def nvrtc_options(source: str, arch: str) -> tuple[str, ...]:
+    """Options for NVRTC: those of the project's kernels, and for CUDA text that was written for nvcc also the
+    C headers that NVRTC lacks."""
+    options = flags.nvrtc(arch, cuda_include())
+    if source.isidentifier():
+        return options
+    options = (*options, f"-I{_C_HEADERS}", "-include=nvcc_macros.h")
+    if re.search(r"#\s*include\s*<(cooperative_groups|cuda/)", source):
+        return (*options, f"-I{cccl_include()}")
+    return options
+
+
 def included(text: str, folders: Sequence[Path] = (flags.KERNELS,)) -> dict[Path, str]:
     """The project's own files that ``text`` includes, directly or not, with their contents."""
     files: dict[Path, str] = {}
@@ -354,6 +367,8 @@ def refusal(what: str, compiler: str, log: str, text: str = "") -> BuildError:
     Places in ``text``, from a user's file, are shown as places in that file.
     """
     log = by_users_lines(log, text) if text else log
+    if problem := advice(text):
+        return BuildError(f"{what}: {problem}\n{log}")
     errors = errors_in(log)
     return BuildError(f"{what}: {compiler} failed{f': {errors}' if errors else ''}\n{log}")
 
@@ -516,7 +531,7 @@ def ptxas_log(source: str, names: Sequence[str], arch: str) -> str:
 def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[str, str], str]:
     from cuda.bindings import nvrtc
 
-    options = (*flags.nvrtc(arch, cuda_include()), "-default-device", "-Xptxas=-v")
+    options = (*nvrtc_options(source, arch), "-default-device", "-Xptxas=-v")
     _, major, minor = nvrtc.nvrtcVersion()
     key = digest(headers_digest(source), names, options, major, minor)
 

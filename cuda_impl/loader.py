@@ -15,10 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from cuda_impl import build, flags
+from cuda_impl import build
+from cuda_impl.source import with_names
 
-Argument = int | np.generic
-"""An ``int`` is an address or a 64-bit integer; any other number must state its size, as ``np.int32(n)``."""
+Argument = int | float | np.generic
+"""A plain number is converted to the parameter's type; ``np.int32(n)`` states its size."""
 
 
 class Kernel(Protocol):
@@ -83,8 +84,9 @@ class _CudaKernel:
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
         self._overlap = overlap
+        self._has_plain_floats: bool | None = None
         major, minor = torch.cuda.get_device_capability(self._device)
-        options = flags.nvrtc(f"sm_{major}{minor}", build.cuda_include())
+        options = build.nvrtc_options(source, f"sm_{major}{minor}")
         # cupy's cache key covers source text and options, but no headers.
         options = (*options, f"-DHEADERS_{build.headers_digest(source)}")
         text = build.source_text(source)
@@ -109,6 +111,10 @@ class _CudaKernel:
         if self._current() != self._device:
             with torch.cuda.device(self._device):
                 return self(grid, block, args, shared_mem)
+        if self._has_plain_floats is None:  # decided once: a launch costs a few microseconds
+            self._has_plain_floats = any(type(arg) is float for arg in args)
+        if self._has_plain_floats:
+            args = _sized(self._function.ptr, args)
         if shared_mem > self._shared_bytes:
             self._raw_kernel.max_dynamic_shared_size_bytes = shared_mem
             self._shared_bytes = shared_mem
@@ -120,6 +126,17 @@ class _CudaKernel:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
         self._function(grid, block, args, shared_mem, stream)
         return None
+
+
+def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
+    """``args`` with every plain float in its parameter's size: cupy passes all as double."""
+    from cuda.bindings import driver
+
+    sizes = [int(driver.cuFuncGetParamInfo(driver.CUfunction(function), i)[2]) for i in range(len(args))]
+    return [
+        np.dtype(f"f{size}").type(arg) if type(arg) is float else arg
+        for size, arg in zip(sizes, args, strict=True)
+    ]
 
 
 def _launch_overlapping(
@@ -164,13 +181,13 @@ class HostKernel:
     """The kernel compiled by g++, its threads run as fibers."""
 
     def __init__(self, source: str, name: str) -> None:
-        self._name = name
+        self._source, self._name = source, name
         self._launch = ctypes.CDLL(str(build.host_kernel(source, name))).host_launch
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
     ) -> None:
-        packed = (_HostArgument * len(args))(*(_packed(self._name, i, arg) for i, arg in enumerate(args)))
+        packed = (_HostArgument * len(args))(*(self._packed(i, arg) for i, arg in enumerate(args)))
         error = ctypes.create_string_buffer(512)
         failed = self._launch(
             _three(grid),
@@ -182,21 +199,24 @@ class HostKernel:
             ctypes.c_size_t(len(error)),
         )
         if failed:
-            raise RuntimeError(f"{self._name}: {error.value.decode()}")
+            raise RuntimeError(f"{self._name}: {with_names(error.value.decode(), self._source, self._name)}")
 
-
-def _packed(kernel: str, index: int, argument: Argument) -> _HostArgument:
-    if isinstance(argument, np.generic):
-        kind = {"i": b"i", "u": b"i", "b": b"i", "f": b"f", "V": b"V"}.get(argument.dtype.kind)
-        if kind is not None:
-            raw = argument.tobytes()
-            return _HostArgument(raw, len(raw), kind)
-    elif isinstance(argument, int) and not isinstance(argument, bool):
-        return _HostArgument(argument.to_bytes(8, "little", signed=argument < 0), 8, b"P")
-    raise TypeError(
-        f"{kernel}: argument {index} is a {type(argument).__name__}; "
-        "it takes an int (an address) or a numpy scalar of the parameter's size, such as np.float32(x)"
-    )
+    def _packed(self, index: int, argument: Argument) -> _HostArgument:
+        if isinstance(argument, np.generic):
+            kind = {"i": b"i", "u": b"i", "b": b"i", "f": b"f", "V": b"V"}.get(argument.dtype.kind)
+            if kind is not None:
+                raw = argument.tobytes()
+                return _HostArgument(raw, len(raw), kind)
+        elif isinstance(argument, int):
+            return _HostArgument(argument.to_bytes(8, "little", signed=argument < 0), 8, b"P")
+        elif isinstance(argument, float):
+            return _HostArgument(np.float64(argument).tobytes(), 8, b"d")
+        raise TypeError(
+            with_names(
+                f"{self._name}: argument {index} is a {type(argument).__name__}", self._source, self._name
+            )
+            + "; a kernel takes x.data_ptr() of a tensor, or a number such as np.float32(x)"
+        )
 
 
 def _three(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:

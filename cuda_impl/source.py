@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
 
@@ -160,3 +161,143 @@ def _users_files() -> Iterator[Path]:
             if file.is_file():
                 yield file
                 yield from sorted(file.parent.glob("*.cu*"))
+
+
+# --------------------------------------------------------------------------- host code in a kernel's text
+
+_LAUNCH = re.compile(
+    r"(?P<kernel>\b\w+\s*(?:<[^<>;]*>)?)\s*<<<(?P<sizes>.*?)>>>\s*\((?P<arguments>[^;]*)\)\s*;", re.DOTALL
+)
+_HOST_API = re.compile(
+    r"<<<|\b(?:torch|at|c10|pybind11|py|std|thrust|cub)::|\bcuda[A-Z]\w*\s*\(|\bPYBIND11_MODULE\b|\bTORCH_\w+\s*\("
+)
+_HOST_HEADER = re.compile(
+    r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"]"
+    r"((?:torch|ATen|c10|pybind11|cub|thrust)/[^>\"]*|iostream|vector|Python\.h)[>\"]"
+)
+_LIBRARIES = ("cub/", "thrust/")
+
+
+def advice(text: str) -> str:
+    """What to change where a kernel's ``text`` holds host code, in a sentence; empty where it holds none.
+
+    NVRTC and the CPU build take device code only: they launch kernels from Python.
+    """
+    code = _blanked(text)
+    functions = [
+        (code.count("\n", 0, len(code[:head]) + len(code[head:]) - len(code[head:].lstrip())) + 1, body, stop)
+        for head, body, stop in _functions(code)
+        if _HOST_API.search(code, head, stop) and not re.search(r"__global__|__device__", code[head:body])
+    ]
+    lines = {
+        *(text.count("\n", 0, found.start()) + 1 for found in _HOST_HEADER.finditer(text)),
+        *(n for first, _, stop in functions for n in range(first, code.count("\n", 0, stop) + 2)),
+    }
+    if not lines:
+        return ""
+    where = place(text, min(lines))
+    _, _, in_file = where.rpartition(":")
+    shift = int(in_file) - min(lines) if in_file.isdigit() else 0
+    headers = [found[1] for found in _HOST_HEADER.finditer(text)]
+    library = next((name for name in headers if name.startswith(_LIBRARIES)), None)
+    what = f"{where}: a kernel's text is device code only. Take out {_ranges({n + shift for n in lines})}"
+    if library is not None:
+        return f"{what}: {library} is not available here; write the reduction or scan out, with shuffles"
+    launch = _LAUNCH.search(code)
+    call = (
+        _in_python(text, launch) if launch else 'kernel(SOURCE, "NAME", x.device)((grid,), (block,), (...))'
+    )
+    return f"{what}, and launch from Python: {call}"
+
+
+def _ranges(numbers: Collection[int]) -> str:
+    """``line 1 and lines 8-11``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    words = [f"line {first}" if first == last else f"lines {first}-{last}" for first, last in spans]
+    return " and ".join(words)
+
+
+def _in_python(text: str, launch: re.Match[str]) -> str:
+    """The launch ``add<<<(n + 255) / 256, 256>>>(a, b, c, n)`` as a call in Python."""
+    sizes = _split(launch["sizes"])
+    grid, block = (_dim(size) for size in (*sizes, "1", "1")[:2])
+    kinds = [kind for kind, _ in parameters_of(text, launch["kernel"])]
+    words = [
+        re.sub(r"\.(?:mutable_|const_)?data_ptr\s*(?:<[^<>]*>)?\s*\(\)", "", word)
+        for word in _split(launch["arguments"])
+    ]
+    passed = [
+        _passed(word, kind) for word, kind in itertools.zip_longest(words, kinds[: len(words)], fillvalue="")
+    ]
+    tensor = next((word for word, kind in zip(words, kinds, strict=False) if "*" in kind), "x")
+    shared = f", shared_mem={_divided(sizes[2])}" if len(sizes) > 2 and sizes[2] != "0" else ""
+    return f'kernel(SOURCE, "{launch["kernel"]}", {tensor}.device)({grid}, {block}, {_tuple(passed)}{shared})'
+
+
+def _tuple(words: Sequence[str]) -> str:
+    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
+
+
+def _passed(argument: str, kind: str) -> str:
+    if "*" in kind:
+        return f"{argument}.data_ptr()"
+    numpy = next((numpy for word, numpy in _NUMPY.items() if re.search(rf"\b{word}\b", kind)), "int32")
+    return f"np.{numpy}({argument})"
+
+
+_NUMPY = {"float": "float32", "double": "float64", "size_t": "uint64", "int64_t": "int64", "long": "int64"}
+
+
+def _dim(size: str) -> str:
+    found = re.fullmatch(r"(?:dim3)?\s*\((.*)\)", size, re.DOTALL)
+    sizes = _split(found[1]) if found and size.startswith("dim3") else [size]
+    return _tuple([_divided(size) for size in sizes])
+
+
+def _divided(size: str) -> str:
+    return re.sub(r"(?<!/)/(?!/)", "//", size)
+
+
+def _split(words: str) -> list[str]:
+    """``words`` at the commas outside of brackets."""
+    parts, depth = [""], 0
+    for letter in words:
+        depth += (letter in "([{<") - (letter in ")]}>")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parameters_of(text: str, kernel: str) -> list[tuple[str, str]]:
+    """Type and name of each parameter of a kernel in CUDA text; empty where it is not found there.
+
+    Args:
+        text: CUDA text.
+        kernel: its name, or the C++ expression of an instance: ``add<float>``.
+    """
+    name = re.escape(kernel.partition("<")[0].rpartition("::")[2].strip())
+    found = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", _blanked(text))
+    declared = _split(found[1]) if found else []
+    pairs = (
+        re.fullmatch(r"(.*?)(\w+)\s*(?:\[\s*\])?", each.partition("=")[0].strip(), re.DOTALL)
+        for each in declared
+    )
+    return [(pair[1].strip(), pair[2]) for pair in pairs if pair]
+
+
+def with_names(problem: str, text: str, kernel: str) -> str:
+    """``problem`` with the name of the parameter beside ``argument 3``, where CUDA ``text`` declares it."""
+    names = [name for _, name in parameters_of(text, kernel)]
+
+    def named(found: re.Match[str]) -> str:
+        index = int(found[1])
+        return f"{found[0]} ({names[index]})" if index < len(names) else found[0]
+
+    return re.sub(r"\bargument (\d+)", named, problem)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <vector_functions.h>
 

@@ -1,6 +1,8 @@
 // The part of a launch that is the same for every kernel: validation of the request, with error messages.
 #include "launch.h"
 
+#include <algorithm>
+
 namespace host {
 namespace {
 
@@ -8,16 +10,28 @@ constexpr unsigned MAX_BLOCK_THREADS = 1024;
 constexpr std::size_t MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the maximum of any GPU
 
 bool fits(const Parameter& parameter, const Argument& argument) {
-    const bool alike = argument.kind == parameter.kind || (parameter.kind == 'i' && argument.kind == 'P');
-    return argument.size == parameter.size && alike;
+    if (argument.kind == 'd') return parameter.kind == 'f';
+    if (argument.kind == 'P' && parameter.kind == 'i') {
+        const auto value = unpack<std::int64_t>({argument.bytes, argument.size, 'i'});
+        const std::int64_t limit = std::int64_t(1) << 8 * std::min<std::size_t>(parameter.size, 7);
+        return parameter.size == 8 || (-limit / 2 <= value && value < limit);
+    }
+    return argument.size == parameter.size && argument.kind == parameter.kind;
 }
 
-std::string described(const Parameter& parameter) {
-    const char* kind = parameter.kind == 'P'   ? "a pointer"
-                       : parameter.kind == 'i' ? "an integer"
-                       : parameter.kind == 'f' ? "a floating-point number"
-                                               : "a value";
-    return std::string(kind) + " of " + std::to_string(parameter.size) + " bytes";
+std::string described(std::size_t size, char kind) {
+    if (kind == 'P') return "an address";
+    if (kind == 'd') return "a plain number with a fraction";
+    const char* name = kind == 'i' ? "an integer" : kind == 'f' ? "a floating-point number" : "a value";
+    return std::string(name) + " of " + std::to_string(size) + " bytes";
+}
+
+// What Python passes for a parameter.
+std::string in_python(const Parameter& parameter) {
+    if (parameter.kind == 'P') return "x.data_ptr() of a tensor";
+    if (parameter.kind == 'V') return "a numpy scalar of its size";
+    const char* name = parameter.kind == 'i' ? "np.int" : "np.float";
+    return name + std::to_string(8 * parameter.size) + "(number)";
 }
 
 // Empty if the arguments are what the kernel takes, else an error message.
@@ -28,8 +42,9 @@ std::string unfit(const Parameter* parameters, std::size_t takes, const Argument
     }
     for (std::size_t i = 0; i < count; ++i) {
         if (fits(parameters[i], arguments[i])) continue;
-        return "argument " + std::to_string(i) + " is " + described(parameters[i]) + ", got " +
-               std::to_string(arguments[i].size) + " bytes of kind '" + arguments[i].kind + "'";
+        return "argument " + std::to_string(i) + " is " + described(parameters[i].size, parameters[i].kind) +
+               ", got " + described(arguments[i].size, arguments[i].kind) + ": pass " +
+               in_python(parameters[i]);
     }
     return "";
 }

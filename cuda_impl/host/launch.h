@@ -25,8 +25,8 @@ std::string launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::si
     return run(grid, block, shared_bytes, one, &thread, object);
 }
 
-// The kind of one argument: a letter of Python's `struct` module for numbers, 'P' for an address or another
-// 64-bit integer, 'V' for anything else by value.
+// The kind of one argument: 'i' or 'f' for a number of stated size, 'P' for an address or a plain integer of
+// 64 bits, 'd' for a plain number with a fraction, 'V' for anything else by value.
 struct Argument {
     const void* bytes;
     std::size_t size;
@@ -50,6 +50,11 @@ constexpr Parameter parameter() {
 
 template <typename T>
 T unpack(const Argument& argument) {
+    if constexpr (std::is_integral_v<T>) {
+        if (argument.kind == 'P') return T(unpack<std::int64_t>({argument.bytes, argument.size, 'i'}));
+    } else if constexpr (std::is_floating_point_v<T>) {
+        if (argument.kind == 'd') return T(unpack<double>({argument.bytes, argument.size, 'f'}));
+    }
     T value;
     std::memcpy(&value, argument.bytes, sizeof(T));
     return value;

@@ -1,0 +1,2 @@
+// <assert.h> for NVRTC, which has built in what device code may use of it.
+#pragma once

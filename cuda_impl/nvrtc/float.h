@@ -1,0 +1,14 @@
+// <float.h> for NVRTC, which has no C headers: the limits of float and double.
+#pragma once
+
+#define FLT_RADIX 2
+#define FLT_MANT_DIG 24
+#define FLT_DIG 6
+#define FLT_EPSILON 1.1920928955078125e-07f
+#define FLT_MIN 1.17549435082228750797e-38f
+#define FLT_MAX 3.40282346638528859812e+38f
+#define DBL_MANT_DIG 53
+#define DBL_DIG 15
+#define DBL_EPSILON 2.2204460492503130808e-16
+#define DBL_MIN 2.22507385850720138309e-308
+#define DBL_MAX 1.79769313486231570815e+308

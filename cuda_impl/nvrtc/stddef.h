@@ -1,0 +1,2 @@
+// <stddef.h> for NVRTC, which has built in what device code may use of it.
+#pragma once
