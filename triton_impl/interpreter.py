@@ -8,7 +8,9 @@ every GPU:
 * It rounds to e4m3 wrongly at ties, takes the largest numbers of e4m3 for infinities, and does not saturate.
 * ``tl.fma`` rounds twice.
 * Overflow and operations on infinities warn, where a GPU continues with inf and NaN.
-* NVIDIA's libdevice is missing: here ``fast_expf`` is the exact function.
+* NVIDIA's libdevice is missing: `triton_impl.libdevice`.
+* ``tl.dot`` of fp32 is exact, where tensor cores take TF32 unless ``input_precision`` says otherwise.
+* A search by ``@triton.autotune`` needs a GPU: the first configuration runs.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
@@ -19,8 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 import triton.language as tl
-from triton.language.extra import libdevice
+from triton._C.libtriton import ir
 from triton.runtime import interpreter
+from triton.runtime.autotuner import Autotuner
+
+from triton_impl.libdevice import interpret_libdevice
+
+
+def first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of ``Autotuner.run``: a launch with the first configuration that its pruning leaves."""
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    tuner.best_config = config = tuner.prune_configs(kwargs)[0]
+    if config.pre_hook is not None:
+        config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
+    return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
 
 
 def match_gpu_arithmetic() -> None:
@@ -73,13 +87,16 @@ def match_gpu_arithmetic() -> None:
         with np.errstate(all="ignore"):
             return run(executor, *args, **kwargs)
 
-    def fast_expf(x: Any) -> Any:
-        return tl.exp(x)  # looked up at the call: the interpreter patches tl.exp while a kernel runs
-
     dot = interpreter.InterpreterBuilder.create_dot
 
-    def widening_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return dot(builder, widened(a), widened(b), *rest)
+    def tensor_core_dot(builder: Any, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
+        if a.dtype.scalar == tl.float32 and input_precision == ir.INPUT_PRECISION.TF32:
+            a, b = tf32(a), tf32(b)
+        return dot(builder, widened(a), widened(b), d, input_precision, *rest)
+
+    def tf32(operand: Any) -> Any:
+        bits = operand.data.view(np.uint32) & np.uint32(0xFFFFE000)
+        return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
 
     def widened(operand: Any) -> Any:
         if is_e4m3(operand):
@@ -145,10 +162,11 @@ def match_gpu_arithmetic() -> None:
     to_e4m3, from_e4m3 = unseen(codes_of_e4m3), unseen(values_of_e4m3)
     for name in ("_init_args_hst", "_restore_args_dev"):
         setattr(interpreter.GridExecutor, name, unseen(getattr(interpreter.GridExecutor, name)))
-    libdevice.fast_expf = fast_expf
+    interpret_libdevice(unseen)
+    Autotuner.run = first_configuration
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
-    interpreter.InterpreterBuilder.create_dot = widening_dot
+    interpreter.InterpreterBuilder.create_dot = tensor_core_dot
     interpreter.InterpreterBuilder.create_fp_to_fp = exact_fp_to_fp
     interpreter.InterpreterBuilder.create_fma = fused_fma
     interpreter.InterpreterBuilder.get_bf16 = get_bf16
