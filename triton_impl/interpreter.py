@@ -31,7 +31,8 @@ from triton_impl.libdevice import interpret_libdevice
 def first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of ``Autotuner.run``: a launch with the first configuration that its pruning leaves."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-    tuner.best_config = config = tuner.prune_configs(kwargs)[0]
+    configs = tuner.configs if len(tuner.configs) == 1 else tuner.prune_configs(kwargs)
+    tuner.best_config = config = configs[0]
     if config.pre_hook is not None:
         config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
     return tuner.fn.run(*args, **kwargs, **config.all_kwargs())

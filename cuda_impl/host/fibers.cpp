@@ -104,6 +104,7 @@ struct Fiber {
     unsigned linear = 0;
     State state = State::ready;
     const char* call = "";
+    unsigned met = 0;  // its warp's meetings when it last took part in one
     Stack stack;
     void* fake_stack = nullptr;
     const void* place = nullptr;  // what it waits on, of `wait_on`
@@ -124,6 +125,7 @@ struct MeetingPoint {
 
 struct Warp {
     unsigned alive = 0;
+    unsigned meetings = 0;
     std::deque<MeetingPoint> points;  // a deque does not move its elements
 
     MeetingPoint& point(unsigned mask) {
@@ -177,6 +179,7 @@ class Block {
     void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
     [[noreturn]] void fail(const std::string& message);
     bool reverse_order() const;
+    void moment(Moment& now) const;
     std::shared_ptr<void>& state_of_thread() { return running_->unit_state; }
     std::shared_ptr<void>& state_of_block() { return unit_state_; }
 
@@ -209,12 +212,15 @@ class Block {
     NamedBarrier named_barriers_[32] = {};  // the hardware's 16, and as many for units
     std::shared_ptr<void> unit_state_;
     unsigned alive_ = 0;
+    std::uint64_t wakes_ = 0;
+    std::uint64_t number_ = 0;
     Fiber* running_ = nullptr;
     Memory static_shared_;
     std::unique_ptr<void, void (*)(void*)> shared_{nullptr, std::free};
 };
 
 thread_local Block* current_block = nullptr;
+std::uint64_t blocks_run = 0;
 
 // ---- one launch: which block runs --------------------------------------------------------------------
 
@@ -359,6 +365,7 @@ Block::~Block() {
 
 bool Block::run(uint3 index) {
     current_block = this;
+    number_ = ++blocks_run;
     blockIdx = index;
     blockDim = launch_.block;
     gridDim = launch_.grid;
@@ -448,6 +455,7 @@ bool Block::step(std::size_t begin, std::size_t end, bool& progressed) {
 void Block::start(Fiber& fiber) {
     warps_[fiber.linear / LANES].alive |= 1u << fiber.linear % LANES;
     fiber.state = State::ready;
+    fiber.met = 0;
     fiber.unit_state.reset();
     fiber.copies.clear();
     fiber.groups.clear();
@@ -539,8 +547,11 @@ Meeting Block::meet(unsigned mask, std::uint64_t value, const char* call) {
 
 void Block::complete(Warp& warp, MeetingPoint& point, unsigned first_thread) {
     if (point.arrived == 0 || point.arrived != (point.mask & warp.alive)) return;
+    ++warp.meetings;
     for (unsigned lane = 0; lane < LANES; ++lane) {
-        if (point.arrived >> lane & 1) fibers_[first_thread + lane].state = State::ready;
+        if ((point.arrived >> lane & 1) == 0) continue;
+        fibers_[first_thread + lane].state = State::ready;
+        fibers_[first_thread + lane].met = warp.meetings;
     }
     point.present[point.round % 2] = point.arrived;
     point.arrived = 0;
@@ -570,6 +581,7 @@ void Block::wait_on(const void* place, const char* call) {
 }
 
 void Block::wake(const void* place) {
+    ++wakes_;
     for (Fiber& fiber : fibers_) {
         if (fiber.state == State::waiting && fiber.place == place) fiber.state = State::ready;
     }
@@ -598,6 +610,16 @@ void Block::fail(const std::string& message) {
 
 bool Block::reverse_order() const {
     return launch_.reverse;
+}
+
+void Block::moment(Moment& now) const {
+    now = {running_->linear,
+           barrier_.round,
+           running_->met,
+           wakes_,
+           number_,
+           {static_cast<const char*>(static_shared_.start), static_cast<const char*>(shared_.get())},
+           {static_shared_.bytes, launch_.shared_bytes}};
 }
 
 // A thread that has returned no longer counts in barriers.
@@ -669,6 +691,11 @@ std::shared_ptr<void>& state_of_block() {
 }
 void fail(const std::string& message) {
     current_block->fail(message);
+}
+bool moment(Moment& now) {
+    if (current_block == nullptr) return false;
+    current_block->moment(now);
+    return true;
 }
 bool reverse_order() {
     return current_block->reverse_order();

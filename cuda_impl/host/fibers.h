@@ -67,6 +67,19 @@ void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
 // State that a unit keeps per thread and per block, whatever it is; null when the thread or block starts.
 std::shared_ptr<void>& state_of_thread();
 std::shared_ptr<void>& state_of_block();
+// The running thread, and what has ordered its accesses against those of others: for `watch.cpp`.
+struct Moment {
+    unsigned thread;        // its linear index in the block
+    unsigned block_round;   // completed barriers of the block
+    unsigned warp_round;    // meetings of its warp when it last took part in one
+    std::uint64_t wakes;    // of threads that waited on a place: named barriers, mbarriers
+    std::uint64_t block;    // differs between blocks, and between launches
+    const char* shared[2];  // static and dynamic shared memory
+    std::size_t shared_bytes[2];
+};
+// False outside of a kernel.
+bool moment(Moment& now);
+
 // Ends the launch with an error.
 [[noreturn]] void fail(const std::string& message);
 bool reverse_order();
