@@ -401,7 +401,14 @@ def _host_command(sanitize: bool) -> list[str]:
     return [gxx(), "-shared", *flags.host(cuda_include(), sanitize)]
 
 
-_RUNTIME = tuple(flags.HOST / name for name in ("fibers.cpp", "launch.cpp"))
+_RUNTIME = tuple(flags.HOST / name for name in ("fibers.cpp", "launch.cpp", "watch.cpp"))
+
+_WATCH = (
+    "-fsanitize=kernel-address",  # calls before each access, to host/watch.cpp
+    *("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-stack=0", "--param=asan-globals=0"),
+    "-fsanitize=alignment,bounds,integer-divide-by-zero",
+    "-g1",
+)
 
 
 def host_runtime() -> Path:
@@ -460,12 +467,13 @@ def _compiled_header(name: str, text: str, command: list[str]) -> Path:
     return header
 
 
-def host_kernel(source: str, name: str) -> Path:
+def host_kernel(source: str, name: str, watched: bool = False) -> Path:
     """A shared object whose ``host_launch`` runs one kernel on the CPU.
 
     Args:
         source: an op's name or CUDA text.
         name: the kernel as a C++ expression, ``softmax_online_kernel<float, 256>``.
+        watched: check every access to memory: `cuda_impl.watch`.
 
     Raises:
         BuildError: g++ is missing or refuses the source.
@@ -473,7 +481,7 @@ def host_kernel(source: str, name: str) -> Path:
     users = source_text(source)
     text = f"{for_host(users)}\nHOST_ENTRY({name})\n"
     runtime, header = host_runtime(), host_header()
-    command = [*_host_command(sanitizing()), "-include", str(header)]
+    command = [*_host_command(sanitizing()), *(_WATCH if watched else ()), "-include", str(header)]
     folders = flags.KERNELS, flags.HOST
     key = digest(_contents(text, folders), command, runtime.name, _identity(gxx()))
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from cuda_impl import build
+from cuda_impl import build, watch
 from cuda_impl.source import with_names
 
 Argument = int | float | np.generic
@@ -182,14 +183,23 @@ class HostKernel:
 
     def __init__(self, source: str, name: str) -> None:
         self._source, self._name = source, name
-        self._launch = ctypes.CDLL(str(build.host_kernel(source, name))).host_launch
+        self._library = build.host_kernel(source, name)
+        self._launch = ctypes.CDLL(str(self._library)).host_launch
+
+    @functools.cached_property
+    def _watched(self) -> Path:
+        return build.host_kernel(self._source, self._name, watched=True)
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
     ) -> None:
         packed = (_HostArgument * len(args))(*(self._packed(i, arg) for i, arg in enumerate(args)))
         error = ctypes.create_string_buffer(512)
-        failed = self._launch(
+        launch, library = self._launch, self._library
+        if watch.watching.get():
+            library = self._watched
+            launch = ctypes.CDLL(str(library)).host_launch
+        failed = launch(
             _three(grid),
             _three(block),
             ctypes.c_size_t(shared_mem),
@@ -199,7 +209,8 @@ class HostKernel:
             ctypes.c_size_t(len(error)),
         )
         if failed:
-            raise RuntimeError(f"{self._name}: {with_names(error.value.decode(), self._source, self._name)}")
+            problem = with_names(error.value.decode(), self._source, self._name)
+            raise RuntimeError(f"{self._name}: {watch.with_lines(problem, library, self._source)}")
 
     def _packed(self, index: int, argument: Argument) -> _HostArgument:
         if isinstance(argument, np.generic):

@@ -355,6 +355,7 @@ Block::Block(Launch& launch) : launch_(launch), fibers_(launch.threads()) {
 }
 
 Block::~Block() {
+    if (current_block == this) current_block = nullptr;
     if (stacks_ == nullptr) return;
     const std::size_t bytes = STACK_BYTES * fibers_.size();
 #ifdef __SANITIZE_ADDRESS__
