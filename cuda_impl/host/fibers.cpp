@@ -60,8 +60,8 @@ struct Memory {
     std::size_t bytes = 0;
 };
 
-// The calling thread's copy of the thread-local variables of the shared object that contains `address`; empty
-// until the thread has touched one of them.
+// The calling thread's copy of the thread-local variables of the shared object that contains `address`: null
+// until the thread has touched one of them, of 0 bytes where there are none.
 Memory thread_locals(const void* address) {
     struct Search {
         std::uintptr_t address;
@@ -80,7 +80,7 @@ Memory thread_locals(const void* address) {
                 bytes = header.p_memsz;
             }
         }
-        if (around && info->dlpi_tls_data != nullptr) search.found = {info->dlpi_tls_data, bytes};
+        if (around) search.found = {info->dlpi_tls_data, bytes};
         return around ? 1 : 0;
     };
     dl_iterate_phdr(visit, &search);
@@ -179,7 +179,7 @@ class Block {
     void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
     [[noreturn]] void fail(const std::string& message);
     bool reverse_order() const;
-    void moment(Moment& now) const;
+    void moment(Moment& now);
     std::shared_ptr<void>& state_of_thread() { return running_->unit_state; }
     std::shared_ptr<void>& state_of_block() { return unit_state_; }
 
@@ -378,7 +378,7 @@ bool Block::run(uint3 index) {
     // Shared memory is not initialised to zeros: all ones is NaN.
     if (launch_.object != nullptr) {
         if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
-        if (static_shared_.bytes != 0) std::memset(static_shared_.start, 0xff, static_shared_.bytes);
+        if (static_shared_.start != nullptr) std::memset(static_shared_.start, 0xff, static_shared_.bytes);
     }
     shared_.reset();
     for (Fiber& fiber : fibers_) start(fiber);
@@ -613,7 +613,10 @@ bool Block::reverse_order() const {
     return launch_.reverse;
 }
 
-void Block::moment(Moment& now) const {
+void Block::moment(Moment& now) {
+    if (static_shared_.start == nullptr && static_shared_.bytes != 0) {
+        static_shared_ = thread_locals(launch_.object);
+    }
     now = {running_->linear,
            barrier_.round,
            running_->met,
