@@ -10,12 +10,14 @@ every GPU:
 * Overflow and operations on infinities warn, where a GPU continues with inf and NaN.
 * NVIDIA's libdevice is missing: `triton_impl.libdevice`.
 * ``tl.dot`` of fp32 is exact, where tensor cores take TF32 unless ``input_precision`` says otherwise.
+* Loads and stores outside of the arguments are errors: `triton_impl.addresses`.
 * A search by ``@triton.autotune`` needs a GPU: the first configuration runs.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
+from triton_impl.addresses import Bounds
 from triton_impl.libdevice import interpret_libdevice
 
 
@@ -114,11 +117,20 @@ def match_gpu_arithmetic() -> None:
         values = mask if isinstance(mask, np.ndarray) else mask.data  # descriptors pass an array
         return interpreter.TensorHandle(values.astype(bool), tl.int1)
 
+    bounds: list[Bounds] = []
+    """Of the launch that runs."""
+
     def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        check("load", ptrs, mask)
         return load(builder, ptrs, one_bit(mask), *rest, **named)
 
     def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        check("store", ptrs, mask)
         return store(builder, ptrs, value, one_bit(mask), *rest, **named)
+
+    def check(what: str, ptrs: Any, mask: Any) -> None:
+        for each in bounds:
+            each.check(what, ptrs.data, one_bit(mask).data, ptrs.get_element_ty().primitive_bitwidth // 8)
 
     def unseen(method: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -161,8 +173,16 @@ def match_gpu_arithmetic() -> None:
 
     rounded = unseen(to_bfloat16)
     to_e4m3, from_e4m3 = unseen(codes_of_e4m3), unseen(values_of_e4m3)
-    for name in ("_init_args_hst", "_restore_args_dev"):
-        setattr(interpreter.GridExecutor, name, unseen(getattr(interpreter.GridExecutor, name)))
+    copies_of = interpreter.GridExecutor._init_args_hst
+
+    def bounded_copies(executor: Any, args: Any, kwargs: Any) -> Any:
+        copies, named_copies = copies_of(executor, args, kwargs)
+        named = {name: kwargs[name] for name in inspect.getfullargspec(executor.fn).args if name in kwargs}
+        bounds[:] = [Bounds(executor.fn, args, copies, named, named_copies)]
+        return copies, named_copies
+
+    interpreter.GridExecutor._init_args_hst = unseen(bounded_copies)
+    interpreter.GridExecutor._restore_args_dev = unseen(interpreter.GridExecutor._restore_args_dev)
     interpret_libdevice(unseen)
     Autotuner.run = first_configuration
     interpreter.InterpreterBuilder.create_masked_load = masked_load
