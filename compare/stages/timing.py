@@ -82,7 +82,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], buffers:
             results: Mapping[str, Result] = measure(subject, settings, ceilings, part, context.meter.say)
         except Interrupted as error:
             results, interrupted = error.partial, True
-    return Timed(results, ceilings.ceilings(), ceilings.card(), interrupted)
+    return Timed(results, ceilings.ceilings(), ceilings.monitor.card(), interrupted)
 
 
 def with_result(row: Row, result: Result) -> Row:
