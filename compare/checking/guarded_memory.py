@@ -85,10 +85,12 @@ class Allocation:
 
     def overwritten(self, place: Literal["before", "past"]) -> torch.Tensor:
         """Which bytes of the guard zone before or past the allocation are no longer poison."""
-        begin, end = (0, ZONE_BYTES) if place == "before" else (ZONE_BYTES + self.bytes, None)
-        pairs = self.buffer.view(torch.uint8).view(-1, 2)[begin // 2 : end and end // 2]
         poison = poisoned(2, self.buffer.device, self.poison).view(torch.uint8)
-        return (pairs != poison).flatten()[begin % 2 :]
+        pairs = self.buffer.view(torch.uint8).view(-1, 2)
+        if place == "before":
+            return (pairs[: ZONE_BYTES // 2] != poison).flatten()
+        # An odd number of bytes ends within a pair.
+        return (pairs[(ZONE_BYTES + self.bytes) // 2 :] != poison).flatten()[self.bytes % 2 :]
 
     def violation(self, place: Literal["before", "past"]) -> str:
         """A write into one of the zones, in words."""

@@ -27,7 +27,7 @@ from compare.model.result import Options, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, paired, within
 from compare.timing.stopwatch import Clock, Timer
-from compare.timing.sustained import bursts, sustained
+from compare.timing.sustained import bursts, repeats_for, sustained
 
 RoundProgress = Callable[[float], None]
 """Called after every round with the share of the timing that is done, 0 to 1."""
@@ -180,7 +180,7 @@ class Rounds:
         `results` has the completed rounds, after an exception too.
         """
         for entry in self._active():
-            with _contained(entry):
+            with self._contained(entry):
                 self._prepare(entry)
         self._share_s = budget_s * FAIR / max(1, len(self._active()))
         begin = self.clock.now_s()
@@ -205,11 +205,11 @@ class Rounds:
         """Whether every ratio's interval is tight, or the cold time's where there is no ratio."""
         due = self._due()
         for entry in due:
-            ratios = self._ratios(entry)[0]
-            known = [ratio.value for ratio in ratios] or [estimate(entry.samples["cold_us"])]
             if entry.label == self.baseline and len(due) > 1:
                 continue  # it is in the others' ratios
-            if not all(within(value, self.plan.tight) for value in known):
+            ratios, _ = self._ratios(entry)
+            values = [ratio.value for ratio in ratios] or [estimate(entry.samples["cold_us"])]
+            if not all(within(value, self.plan.tight) for value in values):
                 return False
         return True
 
@@ -272,13 +272,14 @@ class Rounds:
             discarded = self._round(number, due)
             for entry in due:
                 samples = discarded[entry.label]
-                by_gpu = plan.batch_us / max(samples.get("cold_us", 0.0), 0.1)
-                by_host = plan.batch_host_us / max(samples.get("launch_us", 0.0), 0.1)
-                entry.repeats = max(1, round(min(by_gpu, by_host, plan.most_repeats)))
-                entry.spent_s = 0.0
+                call_us = samples.get("cold_us", 0.0), samples.get("launch_us", 0.0)
+                repeats = repeats_for(plan.batch_us, plan.batch_host_us, *call_us)
+                entry.repeats = min(repeats, plan.most_repeats)
             number -= 1
             if self.clock.now_s() >= until_s:
                 break
+        for entry in self._active():
+            entry.spent_s = 0.0
         if self.ceilings is not None:
             self.ceilings.monitor.restart()
 
@@ -286,13 +287,13 @@ class Rounds:
         """One sample of each kind from each entry that is ``due``, in a new random order for each kind."""
         taken: dict[str, Samples] = {entry.label: {} for entry in due}
         for entry in self._shuffled(due):  # close together: ratios are of these
-            with self._on_account_of(entry):
+            with self._contained(entry):
                 self._sample_cold(entry, number, taken[entry.label])
         if self.ceilings is not None:
             self.ceilings.sample()
         for entry in self._shuffled(due):
             if entry.sampled < (1 if self._is_slow(entry) else self.plan.warm_rounds):
-                with self._on_account_of(entry):
+                with self._contained(entry):
                     self._sample_warm(entry, number, taken[entry.label])
         return taken
 
@@ -326,7 +327,7 @@ class Rounds:
     def _endure(self) -> None:
         for entry in self._shuffled(self._active()):
             if not entry.cold_only:
-                with _contained(entry):
+                with self._contained(entry):
                     self._load(entry)
 
     def _load(self, entry: Entry) -> None:
@@ -345,10 +346,14 @@ class Rounds:
             )
 
     @contextmanager
-    def _on_account_of(self, entry: Entry) -> Iterator[None]:
+    def _contained(self, entry: Entry) -> Iterator[None]:
+        """An exception ends the timing of ``entry`` and of no other; the time that passes is its cost."""
         begin = self.clock.now_s()
-        with _contained(entry):
+        try:
             yield
+        except Exception as error:
+            release(error)
+            entry.error = error
         entry.spent_s += self.clock.now_s() - begin
 
     def _shuffled(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -433,16 +438,6 @@ class Rounds:
             at_resolution = statistics.median(cold) < RESOLUTION * empty_us
             lead = "its cold time is at the clock's resolution: " if at_resolution else ""
             yield f"{lead}an empty pair of events reads {empty_us:.1f} us, which is not subtracted"
-
-
-@contextmanager
-def _contained(entry: Entry) -> Iterator[None]:
-    """An exception ends the timing of ``entry`` and of no other."""
-    try:
-        yield
-    except Exception as error:
-        release(error)
-        entry.error = error
 
 
 def release(error: BaseException) -> None:

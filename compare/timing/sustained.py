@@ -34,7 +34,7 @@ def bursts(
     timer: Timer, cold_us: float, launch_us: float, sleep: Callable[[float], None] = time.sleep
 ) -> list[Reading]:
     """`BURSTS` bursts, each after a pause with the GPU idle; ``sleep`` waits that many seconds."""
-    repeats = _repeats(BURST_US, BURST_HOST_US, cold_us, launch_us)
+    repeats = repeats_for(BURST_US, BURST_HOST_US, cold_us, launch_us)
     readings = []
     for _ in range(1 + BURSTS):
         sleep(PAUSE_S)
@@ -44,7 +44,7 @@ def bursts(
 
 def sustained(timer: Timer, clock: Clock, cold_us: float, launch_us: float) -> tuple[list[Reading], bool]:
     """The last `IN_A_ROW` batches if they settled, else the later half; and whether they settled."""
-    most_repeats = _repeats(BATCH_US, BATCH_HOST_US, cold_us, launch_us)
+    most_repeats = repeats_for(BATCH_US, BATCH_HOST_US, cold_us, launch_us)
     batches: list[Reading] = []
     repeats, begin = 1, clock.now_s()
     while True:
@@ -60,6 +60,6 @@ def sustained(timer: Timer, clock: Clock, cold_us: float, launch_us: float) -> t
             return batches[len(batches) // 2 :], False
 
 
-def _repeats(gpu_us: float, host_us: float, cold_us: float, launch_us: float) -> int:
+def repeats_for(gpu_us: float, host_us: float, cold_us: float, launch_us: float) -> int:
     """Number of calls that take about ``gpu_us`` of GPU time and at most ``host_us`` of host time."""
     return max(1, round(min(gpu_us / max(cold_us, 0.5), host_us / max(launch_us, 0.5))))
