@@ -59,7 +59,8 @@ def decode(kind: type[Value], value: Any) -> Value:
     Raises:
         ValueError: ``value`` is not a ``kind``; names the field, as ``$.cases[0].case``.
     """
-    return msgspec.convert(value, kind, strict=False)  # not strict: "NaN" and "Infinity" are floats
+    # Not strict: "NaN" and "Infinity" are floats.  The hook is for paths.
+    return msgspec.convert(value, kind, strict=False, dec_hook=lambda hooked, item: hooked(item))
 
 
 def read_whole(path: Path, most_bytes: int = 1 << 24) -> str:
