@@ -108,7 +108,7 @@ def test_results_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     missing = found("results")
     assert (missing.ok, missing.fix) == (False, f"mkdir -p {tmp_path / 'results'}")
     (tmp_path / "results" / "card").mkdir(parents=True)
-    (tmp_path / "results" / "card" / "softmax.jsonl").write_text("{}")
+    (tmp_path / "results" / "card" / "softmax.json").write_text("{}")
     assert found("results").detail == "records of card"
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")

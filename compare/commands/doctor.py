@@ -323,7 +323,7 @@ def _results() -> str:
     if not folder.is_dir():
         raise Missing(f"no {folder}", f"mkdir -p {shlex.quote(str(folder))}")
     _writable(folder, f"chmod u+w {shlex.quote(str(folder))}")
-    records = sorted({record.parent.name for record in folder.glob("*/*.jsonl")})
+    records = sorted({record.parent.name for record in folder.glob("*/*.json")})
     return f"records of {', '.join(records)}" if records else "no records yet"
 
 

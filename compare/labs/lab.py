@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from compare import registry
 from compare.model.op import Case, Op, UsageError
-from compare.records.encoding import decode
+from compare.records.encoding import decode, encode
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -198,8 +198,13 @@ def read(path: Path) -> Lab:
     Raises:
         UsageError: the file cannot be read, or describes no lab.
     """
+    table = toml(path)
     try:
-        found = decode(Lab, {**toml(path), "path": str(path)}, path.name)
+        found = decode(Lab, {**table, "path": path})
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}. compare/labs/lab.py lists all fields and values") from None
+    try:
+        _check_names(table, encode(found), path.name)
         for group in (group for task in found.task for group in task.group):
             if not group.cases:
                 raise ValueError(f"{path.name}: group {group.name!r} has no cases")
@@ -217,7 +222,7 @@ def read(path: Path) -> Lab:
                 )
             for limit in task.limit:
                 _check(limit, f"{path.name}: {task.title!r}")
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     rubric = path.with_name(RUBRIC)
     if rubric.is_file():
@@ -229,6 +234,19 @@ def read(path: Path) -> Lab:
         for text in (*(text for group in task.group for text in group.cases), *(s.case for s in task.speed)):
             Case.parse(text, op)
     return found
+
+
+def _check_names(table: Any, lab: Any, where: str) -> None:
+    """Check that a table holds no name that ``lab``, what it was read as, does not have."""
+    if isinstance(table, list):
+        for one, read_as in zip(table, lab, strict=True):
+            _check_names(one, read_as, where)
+    elif isinstance(table, dict):
+        unknown = sorted(table.keys() - lab.keys())
+        if unknown:
+            raise ValueError(f"{where}: unknown {', '.join(unknown)}")
+        for name, value in table.items():
+            _check_names(value, lab[name], f"{where}.{name}")
 
 
 def _check(limit: Limit, where: str) -> None:

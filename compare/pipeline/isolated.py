@@ -74,7 +74,7 @@ def _result(process: subprocess.Popen[bytes], timeout_s: float) -> OpenedOp:
             return _shown(decode(OpenedOp, result["opened"]))
         except UsageError:
             raise
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             how = f"it wrote into the pipe to this process ({str(error)[:300]})"
     elif ended_by_us or process.returncode == -signal.SIGALRM:
         how = f"it took longer than {limit} s, the limit (--timeout)"

@@ -111,7 +111,7 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
     out, err = printed("all", "--record", status=USAGE)
     for name in OPS:
         assert re.search(rf"(?m)^{name}  ", out)
-        assert f"{name}.jsonl could not be written: [Errno 20]" in err
+        assert f"{name}.json could not be written: [Errno 20]" in err
 
 
 @for_each(

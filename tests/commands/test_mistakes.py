@@ -78,7 +78,7 @@ MISTAKES = [
     ("diff", "diff takes two files"),
     ("diff a.json", "diff takes two files"),
     ("diff a.json b.json", "a.json cannot be read"),
-    ("diff PROJECT/README.md PROJECT/README.md", "README.md is incomplete"),
+    ("diff PROJECT/README.md PROJECT/README.md", "README.md is damaged, or not written by"),
     # map
     ("map nosuch --records RECORDS", "no op on record 'nosuch'"),
     ("map softmx --records RECORDS", "did you mean softmax"),

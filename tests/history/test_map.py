@@ -340,14 +340,14 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_folders_and_files_are_read(recorded: Path) -> None:
-    files = sorted(recorded.glob("*.jsonl"))
+    files = sorted(recorded.glob("*.json"))
     assert reading.files_of([recorded]) == files
     assert reading.files_of([files[1], recorded]) == [files[1], files[0]]
     assert {run.op for run in reading.read(files)} == {"softmax", "vector_add"}
     (recorded / "empty").mkdir()
     for path, says in (
         (recorded / "none", "no such file"),
-        (recorded / "empty", "no .jsonl or .json file"),
+        (recorded / "empty", "no .json file"),
         (Path("softmax"), "ops go before --records"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -355,16 +355,16 @@ def test_folders_and_files_are_read(recorded: Path) -> None:
 
 
 def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -> None:
-    root, files = recorded.parent, sorted(recorded.glob("*.jsonl"))
+    root, files = recorded.parent, sorted(recorded.glob("*.json"))
     (root / "mutations.json").write_text("{}")
     assert reading.recorded_here(None, root=root) == files
     assert reading.recorded_here("NVIDIA T4", root=root) == files
     (root / "nvidia-t4").mkdir()
-    (root / "nvidia-t4" / "softmax.jsonl").write_text(files[0].read_text())
-    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.jsonl"]
-    (root / "nvidia-t4" / "matmul.jsonl").write_text(files[0].read_text())
+    (root / "nvidia-t4" / "softmax.json").write_text(files[0].read_text())
+    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.json"]
+    (root / "nvidia-t4" / "matmul.json").write_text(files[0].read_text())
     assert reading.recorded_here(None, root=root) == files
-    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.jsonl"
+    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
         reading.recorded_here(None, root=root / "nvidia-t4")
 
@@ -398,7 +398,7 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ["softmax", "vector_add"]
-    files = [recorded / f"{op}.jsonl" for op in both]
+    files = [recorded / f"{op}.json" for op in both]
     for words, records, ops in (
         ([], [recorded], []),
         (["--all"], [recorded], both),

@@ -160,7 +160,7 @@ def _effort() -> str:
 
 def _records(results: Path) -> tuple[tuple[Path, int], ...]:
     """The recorded files, each with the time of its last change."""
-    return tuple((file, file.stat().st_mtime_ns) for file in sorted(results.glob("*/*.jsonl")))
+    return tuple((file, file.stat().st_mtime_ns) for file in sorted(results.glob("*/*.json")))
 
 
 @functools.lru_cache(1)

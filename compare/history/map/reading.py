@@ -21,10 +21,10 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        inside = sorted((*path.glob("*.jsonl"), *path.glob("*.json"))) if path.is_dir() else [path]
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not inside:
             raise UsageError(
-                f"--records {path}: there is no .jsonl or .json file in this folder; {RECORD_IT} writes some"
+                f"--records {path}: there is no .json file in this folder; {RECORD_IT} writes some"
             )
         if not path.exists():
             hint = "; ops go before --records" if str(path) in registry.op_names() else ""
@@ -43,16 +43,16 @@ def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = arch
     Raises:
         UsageError: nothing is recorded.
     """
-    folders = sorted({path.parent for path in root.glob("*/*.jsonl")})
+    folders = sorted({path.parent for path in root.glob("*/*.json")})
     if not folders:
         raise UsageError(f"nothing is recorded in {root.name}/: on a machine with a GPU, run {RECORD_IT}")
     own = [folder for folder in folders if device and folder.name == archive.device_slug(device)]
 
     def of_use(folder: Path) -> tuple[int, int]:
-        names = [path.stem for path in folder.glob("*.jsonl")]
+        names = [path.stem for path in folder.glob("*.json")]
         return len({*names} & {*ops}), len(names)
 
-    return sorted(max(own or folders, key=of_use).glob("*.jsonl"))
+    return sorted(max(own or folders, key=of_use).glob("*.json"))
 
 
 def read(files: Iterable[Path]) -> list[Comparison]:
