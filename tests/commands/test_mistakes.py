@@ -27,7 +27,8 @@ MISTAKES = [
     ("diff old.json new.json --case N=4", "--case goes with an op"),
     ("diff -v old.json new.json", "--verbose goes with an op"),
     ("map --sweep", "--sweep goes with an op; leave it out of 'map'"),
-    ("--calibrate list", "--calibrate belongs to 'python -m compare doctor'"),
+    ("--calibrate list", "--calibrate: 'list' takes no such argument"),
+    ("softmax --calibrate", "--calibrate: a comparison takes no such argument; python -m compare --help"),
     ("list softmax", "softmax: 'list' takes no such argument; python -m compare list --help"),
     ("doctor --nonsense", "--nonsense: 'doctor' takes no such argument"),
     # words that cannot be meant
