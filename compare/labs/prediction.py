@@ -125,7 +125,7 @@ def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> Sc
         return ScoredPrediction(prediction, answer, None, "not measured here, and no record has it", None)
     origin = "measured now"
     if prediction.measure not in _STATIC:
-        origin = f"recorded on {row.replayed}" if row and row.replayed else origin
+        origin = f"recorded on {row.recorded}" if row and row.recorded else origin
     elif comparison.environment.device_type != "cuda":
         origin = "counted" if prediction.measure == "lines" else f"compiled for {arch_of(comparison)}"
     score = None if answer is None else _score(answer, measured, accepted)
