@@ -11,6 +11,7 @@ from compare import registry
 from compare.model.op import ARCHITECTURE, Op, UsageError
 from compare.model.result import Options
 from compare.resources.occupancy import limits
+from compare.sandbox import isolation
 from compare.sandbox.words import printable
 
 COMMANDS = (
@@ -146,7 +147,6 @@ def load(
     defined: dict[str, str] = {}
     if files:
         # Start-up: mistakes in a command need no PyTorch.
-        from compare.sandbox import isolation
         from compare.worker import user_files
 
         isolation.protect_judge()

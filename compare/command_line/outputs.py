@@ -61,7 +61,7 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def made(folder: Path) -> Path:
+def create_folder(folder: Path) -> Path:
     """The absolute path of the folder of ``--out``, created if missing.
 
     Raises:
@@ -81,13 +81,13 @@ def renderers(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Com
     Raises:
         UsageError: the library of the figures of ``--html`` is missing.
     """
-    # Start-up: --help and mistakes need nothing that renders.
+    # Start-up: --help and mistakes need nothing that renders, and only --html needs Jinja2.
     from compare.records import archive
-    from compare.report import csv_file, markdown
+    from compare.report import csv_file, markdown  # start-up
 
     by_option = {"json": archive.dumps, "csv": csv_file.dumps, "markdown": markdown.dumps}
     if arguments.html:
-        from compare.report.html import page  # start-up: it needs Jinja2 and the library of its figures
+        from compare.report.html import page  # start-up
 
         page.check()
         by_option["html"] = page.dumps

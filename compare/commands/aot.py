@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check the arguments, and do it; the exit status."""
     options.check_op(arguments.op)
     archs = options.archs(arguments.arch)
-    out = outputs.made(arguments.out)
+    out = outputs.create_folder(arguments.out)
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
     return build_and_show(arguments, archs, out)
 

@@ -122,18 +122,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
-    with steps(arguments.verbose) as told:
-        _say(told, "importing PyTorch")
+    with steps(arguments.verbose) as log:
+        _say(log, "importing PyTorch")
         from compare.worker.start import prepare
 
         device = prepare(arguments.device, names)
         work = search_crossover if arguments.crossover else compare_ops
-        return work(arguments, device, told)
+        return work(arguments, device, log)
 
 
-def _say(told: Steps | None, step: str) -> None:
-    if told:
-        told(step)
+def _say(log: Steps | None, step: str) -> None:
+    if log:
+        log(step)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -223,7 +223,7 @@ def _check_sizes(op: Op, cases: Sequence[Case]) -> None:
             return
 
 
-def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
+def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> int:
     """Compare one op after another: show, record and write what is finished; the exit status."""
     from compare import run as driver
     from compare.report import terminal
@@ -231,16 +231,16 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps
     from compare.report.summary import View
 
     renderers = outputs.renderers(arguments)
-    work = _work(arguments, device, told)
+    work = _work(arguments, device, log)
     done: list[Comparison] = []
     statuses: list[int] = []
     failures: list[str] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: results so far are written
     try:
         for op, how in work:
-            with of_run(op.name, told) as progress:
+            with of_run(op.name, log) as progress:
                 comparison = driver.run(op, how, progress)
-            _say(told, "printing")
+            _say(log, "printing")
             done.append(comparison)
             if arguments.record:  # a failure is reported at the end: the next op is compared all the same
                 failures += outputs.failures([partial(_record, comparison)])
@@ -255,20 +255,18 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps
                 break
     finally:
         if done:
-            _say(told, "writing files")
+            _say(log, "writing files")
             failures += outputs.failures(outputs.writes(arguments, done, **renderers))
     if failures:
         raise UsageError("; ".join(failures))
     return status.worst(statuses)
 
 
-def _work(
-    arguments: argparse.Namespace, device: torch.device, told: Steps | None
-) -> list[tuple[Op, Options]]:
+def _work(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> list[tuple[Op, Options]]:
     """The ops and how each is to be compared: a mistake in any of them is found before the first is run."""
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
-    _say(told, "importing the implementations")
+    _say(log, "importing the implementations")
     one = None if arguments.what == "all" else arguments.what
     selected = options.select(options.load(arguments.load, arguments.timeout, one), arguments.only)
     if arguments.matched:
@@ -317,7 +315,7 @@ def _record(comparison: Comparison) -> None:
     print(f"recorded in {archive.record(comparison)}", file=sys.stderr)
 
 
-def search_crossover(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
+def search_crossover(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> int:
     """Where the fastest way changes, from runs of the op on a GPU or else ``results/``; the exit status."""
     from compare import device as machine
     from compare import run as driver
@@ -335,7 +333,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, told: 
         memory_bytes = machine.environment(device).memory_bytes
         with (
             WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
-            of_run(op.name, told) as progress,
+            of_run(op.name, log) as progress,
         ):
             search = crossover.find(
                 *(op, arguments.crossover, base, how, memory_bytes),

@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Show what is missing, or calibrate; the exit status."""
     if not arguments.calibrate:
         return report()
-    with steps(arguments.verbose) as told:
-        return calibrate(told)
+    with steps(arguments.verbose) as log:
+        return calibrate(log)
 
 
 # --------------------------------------------------------------------------- the table
@@ -243,11 +243,11 @@ def _python_headers() -> str:
 
 
 def _isolation() -> str:
-    found = importlib.import_module("compare.sandbox.isolation").found()
-    why = f" ({'; '.join(found.refused)})" if found.refused else ""
-    if not found.holds:
+    isolation = importlib.import_module("compare.sandbox.isolation").found()
+    why = f" ({'; '.join(isolation.refused)})" if isolation.refused else ""
+    if not isolation.holds:
         raise Missing(f"a user's file runs with all your rights{why}")
-    return f"{found}{why}"
+    return f"{isolation}{why}"
 
 
 def _calibration() -> str:
@@ -343,7 +343,7 @@ _CHECKS = (
 # --------------------------------------------------------------------------- --calibrate
 
 
-def calibrate(told: Steps | None) -> int:
+def calibrate(log: Steps | None) -> int:
     """Measure the least difference in speed that this GPU can tell apart, keep and show it."""
     import torch
 
@@ -359,24 +359,26 @@ def calibrate(told: Steps | None) -> int:
             "'python -m compare doctor' says why there is none"
         )
     name = torch.cuda.get_device_properties(device).name
-    with of_run("calibrating", told) as progress:
-        found = calibrating.measured(device, lambda share: progress("timing calls against themselves", share))
+    with of_run("calibrating", log) as progress:
+        measured = calibrating.measured(
+            device, lambda share: progress("timing calls against themselves", share)
+        )
     try:
-        path = calibration.store(name, found)
+        path = calibration.store(name, measured)
     except OSError as error:
         raise UsageError(f"the calibration could not be kept: {error}. Set COMPARE_CACHE_DIR") from None
-    print(f"{name}: calls against themselves in other processes\n\n{resolution(found)}\n\nkept in {path}")
+    print(f"{name}: calls against themselves in other processes\n\n{resolution(measured)}\n\nkept in {path}")
     return status.SUCCESS
 
 
-def resolution(found: Calibration) -> str:
+def resolution(calibration: Calibration) -> str:
     """The least difference that counts, a line for each class of times."""
     from compare.report import terminal
     from compare.report.tables import Table
 
     counted = ("pairs of\nequals", "interval\nexcludes 1", "largest\ndifference")
     rows, above = [], 0.0
-    for size in found.classes:
+    for size in calibration.classes:
         reach = f"from {above:.0f} us" if size.below_us == float("inf") else f"below {size.below_us:.0f} us"
         seen = (str(size.pairs), str(size.apart), f"{size.largest:.2%}") if size.pairs else ("none", "-", "-")
         rows.append((reach, *seen, f"{size.share:.2%}"))
@@ -384,4 +386,4 @@ def resolution(found: Calibration) -> str:
     (table,) = terminal.layout(
         Table("", ("time", *counted, "smallest that\ncounts"), tuple(rows)), terminal.PROSE_WIDTH
     )
-    return f"{table}\n\nand nowhere less than the clock's step of {found.tick_us * 1e3:.0f} ns"
+    return f"{table}\n\nand nowhere less than the clock's step of {calibration.tick_us * 1e3:.0f} ns"

@@ -91,7 +91,7 @@ def grade(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
-        keep = outputs.made(keep)
+        keep = outputs.create_folder(keep)
     try:
         marks = classroom.mark(
             folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, outputs.say

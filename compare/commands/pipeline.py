@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         options.check_op(arguments.op)
     request = _request(arguments, options.archs(arguments.arch))
     if arguments.out:
-        outputs.made(arguments.out)
+        outputs.create_folder(arguments.out)
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
     return open_and_show(arguments, request)
 

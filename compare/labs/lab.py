@@ -81,7 +81,7 @@ class Limit:
             raise ValueError(f"a limit of {self.figure} takes {bound}, got {got}")
 
     @property
-    def wanted(self) -> str:
+    def bound(self) -> str:
         """``at most 32``."""
         if self.one_of:
             return " or ".join(self.one_of)
@@ -91,10 +91,10 @@ class Limit:
     def words(self) -> str:
         """``at most 32 registers``."""
         if self.figure == "instruction":
-            return f"multiplies by {self.wanted}"
+            return f"multiplies by {self.bound}"
         if self.figure == "load_bits":
-            return f"loads of {self.wanted} bits"
-        return f"{self.wanted} {self.figure.replace('_', ' ')}"
+            return f"loads of {self.bound} bits"
+        return f"{self.bound} {self.figure.replace('_', ' ')}"
 
     def allows(self, figure: float | str) -> bool:
         """Whether a figure is within the limit."""

@@ -233,7 +233,7 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
     text = figure if isinstance(figure, str) else f"{figure:g}"
     if limit.allows(figure):
         return part_of(name, limit.points, "passed", text)
-    return part_of(name, limit.points, "wrong", f"got {text}, expected {limit.wanted}")
+    return part_of(name, limit.points, "wrong", f"got {text}, expected {limit.bound}")
 
 
 # --------------------------------------------------------------------------- speed, and what is written

@@ -67,11 +67,11 @@ def form(lab: Lab) -> str:
         "# Fill in the predictions before you measure: 'lab check' shows no figures until then.",
         "[predictions]",
     ]
-    for asked in lab.prediction:
-        lines += ["", *(f"# {line}" for line in asked.question.strip().split("\n"))]
-        if asked.choices:
-            lines.append(f"# One of: {', '.join(asked.choices)}")
-        lines.append(f'{asked.name} = ""')
+    for prediction in lab.prediction:
+        lines += ["", *(f"# {line}" for line in prediction.question.strip().split("\n"))]
+        if prediction.choices:
+            lines.append(f"# One of: {', '.join(prediction.choices)}")
+        lines.append(f'{prediction.name} = ""')
     lines += ["", "[answers]"]
     for question in lab.question:
         lines += ["", f"# {question.points:g} points, {question.words} words at least."]

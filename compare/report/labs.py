@@ -133,8 +133,8 @@ def student_page(
     """
     parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {work.name}."]
     if outcomes:
-        made = outcomes_table(outcomes)
-        parts += ["## Predictions", markdown.table(made), *made.legend]
+        table = outcomes_table(outcomes)
+        parts += ["## Predictions", markdown.table(table), *table.legend]
         parts += [f"- {each.prediction.name}: {_flat(each.prediction.question)}" for each in outcomes]
     for title, comparison in runs:
         parts += [f"## {title}", markdown.section(comparison).partition("\n\n")[2]]
