@@ -2,10 +2,10 @@
 
 examples:
   python -m compare lab list
-  python -m compare lab start 04 my_lab/        write the hand-out, the starters and answers.toml
-  python -m compare lab check my_lab/           run the tests; shows no speed
-  python -m compare lab hint 04 2               the second hint
-  python -m compare lab report my_lab/          predictions beside measurements, your rows among ours
+  python -m compare lab start 04 my_lab   write the hand-out, the starters and answers.toml
+  python -m compare lab check my_lab      run the tests; shows no speed
+  python -m compare lab hint 04 2         the second hint
+  python -m compare lab report my_lab     predictions beside measurements, your rows among ours
 
 exit status:
   0  done; of check: every case is correct
