@@ -252,7 +252,7 @@ def test_without_a_gpu_recorded_sizes_do_and_it_says_so(results: Path) -> None:
 def test_the_command_searches_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("compare.commands.compare.prepare", lambda name, ops: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("compare.worker.start.prepare", lambda name, ops: SimpleNamespace(type="cuda"))
     monkeypatch.setattr("compare.device.environment", lambda device: made_up.H100)
     monkeypatch.setattr("compare.run.run", lambda op, asked, progress, pool: run(asked))
     out = tmp_path / "out.json"
