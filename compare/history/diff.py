@@ -20,9 +20,9 @@ from compare.timing import figures, statistics
 NOTICEABLE = 0.01
 """The relative difference from which clocks and ceilings of two runs are listed."""
 
-Outcome = Literal["same", "faster", "slower", "ambiguous", "lost", "new", "broken", "fixed", "untimed"]
-"""``broken``: was correct and is not; ``fixed``: the reverse; ``untimed``: as correct as before, without a
-measured time on both sides."""
+Outcome = Literal["broken", "lost", "slower", "ambiguous", "faster", "fixed", "new", "same", "untimed"]
+"""In the order of the screen.  ``broken``: was correct and is not; ``fixed``: the reverse; ``untimed``: as
+correct as before, without a measured time on both sides."""
 
 WORSE: tuple[Outcome, ...] = ("slower", "lost", "broken")
 

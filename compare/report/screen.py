@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from compare.model.op import WAYS, way_of
+from compare.history.crossover import Standing, standing
+from compare.model.op import WAYS
 from compare.model.result import WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, summary
 from compare.report.layout import Column, grid, paragraph, parts
@@ -28,6 +28,8 @@ _BAR = 14, 24
 _SWEPT = 10
 """A sweep shows this many cases, evenly spread over its list; ``--all`` shows each."""
 _INDENT = "      "
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_DOT = f"{_NO_BREAK}· "
 
 
 def render(comparison: Comparison, width: int, view: View) -> str:
@@ -77,9 +79,9 @@ def _verdict(comparison: Comparison, width: int) -> list[str]:
         said += _failure(case, rows)
     if rest := [row.label for _, rows in failures[_FAILURES:] for row in rows]:
         said.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
-    verdict = [_wrapped(text, width, _INDENT) for text in said]
-    verdict.append(_wrapped(f"CORRECT  {summary.correct(comparison)}", width, "         "))
-    return [*verdict, *(_wrapped(text, width, "  ") for text in summary.not_run(comparison))]
+    verdict = [paragraph(text, width, hanging=_INDENT) for text in said]
+    verdict.append(paragraph(f"CORRECT  {summary.correct(comparison)}", width, hanging=" " * 9))
+    return [*verdict, *(paragraph(text, width, hanging="  ") for text in summary.not_run(comparison))]
 
 
 def _failure(case: str, rows: Sequence[Row]) -> list[str]:
@@ -120,8 +122,8 @@ def _table(
     width = min(width, WIDEST)
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]
-        said += [_wrapped(f"   {note}", width, "     ") for note in notes if note]
-    said += [_wrapped(f"YOURS {text}", width, _INDENT) for text in summary.yours(case, view.yours)]
+        said += [paragraph(f"   {note}", width) for note in notes if note]
+    said += [paragraph(f"YOURS {text}", width, hanging=_INDENT) for text in summary.yours(case, view.yours)]
     return [case.case, *said] if titled else said
 
 
@@ -193,73 +195,55 @@ def _size(nbytes: int | None) -> str:
 # --------------------------------------------------------------------------- a sweep
 
 
-@dataclass(frozen=True)
-class Swept:
-    """One case of a sweep."""
-
-    case: str
-    ceiling: str
-    us: float | None
-    """The baseline's."""
-    best: tuple[Line | None, ...]
-    """Of torch (compile and naive included), Triton and CUDA."""
-    leaders: tuple[str, ...]
-    """The fastest way, and ways within noise of it."""
-    fastest: Line | None
-
-
-def _swept(case: CaseComparison) -> Swept:
-    every = {line.label: line for line in lines.every(case)}
-    best = {way: lines.best(case, [row for row in case.rows if way_of(row.label) == way]) for way in WAYS}
-    leader, fastest = figures.fastest(filter(None, best.values())), figures.fastest(case.rows)
-    ways = (way for way, row in best.items() if leader and row and not figures.differs(leader, row))
-    reference = every.get(figures.baseline_of(case))
-    return Swept(
-        case.case,
-        "peak" if figures.compute_bound(case) else "copy",
-        reference.us if reference else None,
-        tuple(every[row.label] if row else None for row in best.values()),
-        tuple(ways),
-        lines.line(case, fastest, {}, figures.represented(case, fastest)[0]) if fastest else None,
-    )
-
-
 def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: int) -> list[str]:
     """One line a case: the best of each way against the baseline; and how often each way is the fastest."""
-    every = [_swept(case) for case in cases]
-    last = min(len(every), _SWEPT) - 1
-    shown = every if view.every else [every[round(i * (len(every) - 1) / last)] for i in range(last + 1)]
-    alone = Counter(case.leaders[0] for case in every if len(case.leaders) == 1)
+    standings = [standing(0, case) for case in cases]
+    last = min(len(cases), _SWEPT) - 1
+    shown = (
+        standings if view.every else [standings[round(i * (len(cases) - 1) / last)] for i in range(last + 1)]
+    )
+    alone = Counter(way for each in standings if len(each.leaders) == 1 for way in each.leaders)
     counts = ", ".join(f"{way} {alone[way]}" for way in sorted(WAYS, key=lambda way: -alone[way]))
-    noise = f"within noise {len(every) - alone.total()}"
-    said = f"   Speedup vs {baseline}. Fastest over {len(every)} cases: {counts}; {noise}."
+    noise = f"within noise {len(cases) - alone.total()}"
+    text = f"   Speedup vs {baseline}. Fastest over {len(cases)} cases: {counts}; {noise}."
     table = _sweep_table(shown, baseline, width)
-    return [*(f" {line}" for line in table), _wrapped(said, min(width, WIDEST), "     ")]
+    return [*(f" {line}" for line in table), paragraph(text, min(width, WIDEST))]
 
 
-def _sweep_table(shown: Sequence[Swept], baseline: str, width: int) -> list[str]:
-    def speedups(at: int) -> tuple[str, ...]:
-        found = (one.best[at] for one in shown)
-        return tuple(f"{best.speedup.median:.2f}x" if best and best.speedup else NOTHING for best in found)
+def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[str]:
+    cases = [each.comparison for each in shown]
+    every = [{line.label: line for line in lines.every(case)} for case in cases]
 
-    us = Column(baseline.replace(".", ".\n") + " µs", _times([one.us for one in shown]))
-    winner = Column("fastest", tuple(map(_leaders, shown)), left=True)
-    shares = [one.fastest.share if one.fastest else None for one in shown]
-    kinds = (one.ceiling if share is not None else "" for one, share in zip(shown, shares, strict=True))
+    def speedup(way: str, at: int) -> str:
+        best = shown[at].best.get(way)
+        ratio = every[at][best.label].speedup if best else None
+        return f"{ratio.median:.2f}x" if ratio else NOTHING
+
+    fastest = [figures.fastest(case.rows) for case in cases]
+    shares = [every[at][row.label].share if row else None for at, row in enumerate(fastest)]
+    us = Column(
+        baseline.replace(".", ".\n") + " µs",
+        _times([line.us if (line := by_label.get(baseline)) else None for by_label in every]),
+    )
+    winner = Column("fastest", tuple(map(_leaders, shown, fastest)), left=True)
     columns = [
         us,
-        *(Column(way, speedups(at)) for at, way in enumerate(WAYS)),
+        *(Column(way, tuple(speedup(way, at) for at in range(len(shown)))) for way in WAYS),
         winner,
         Column("% of", tuple(map(percent, shares))),
-        Column("", tuple(kinds), left=True),
+        Column("", tuple(map(_ceiling, cases, shares))),
     ]
-    names = Column("best of each way", tuple(one.case for one in shown), left=True)
+    names = Column("best of each way", tuple(case.case for case in cases), left=True)
     for label in (names, _sizes_only(names.cells)):  # where the terminal is narrow
         for left_out in ((), (us,), (winner,), (us, winner)):
             fitting = [label, *(column for column in columns if column not in left_out)]
             if sum(column.width + 1 for column in fitting) <= width:
                 return grid(fitting, 1)
     return [line for part in parts([names, *columns], width - 1, 1) for line in grid(part, 1)]
+
+
+def _ceiling(case: CaseComparison, share: float | None) -> str:
+    return "" if share is None else "peak" if figures.compute_bound(case) else "copy"
 
 
 def _sizes_only(cases: Sequence[str]) -> Column:
@@ -270,11 +254,11 @@ def _sizes_only(cases: Sequence[str]) -> Column:
     return Column(f"best of each way\n{names}", sizes, left=True)
 
 
-def _leaders(one: Swept) -> str:
+def _leaders(standing: Standing, fastest: Row | None) -> str:
     """The fastest implementation, or the ways that are within noise."""
-    if len(one.leaders) > 1:
-        return ", ".join(one.leaders)
-    return one.fastest.label if one.fastest else NOTHING
+    if len(standing.leaders) > 1:
+        return ", ".join(way for way in WAYS if way in standing.leaders)
+    return figures.represented(standing.comparison, fastest)[0] if fastest else NOTHING
 
 
 # --------------------------------------------------------------------------- why and next
@@ -286,11 +270,11 @@ def _why(comparison: Comparison, case: CaseComparison, most: int, width: int, st
     chosen: list[str] = []
     for text in evidence(comparison, case):
         text = text if chosen else start + text
-        takes = _wrapped(_INDENT + text, WIDEST, _INDENT).count("\n") + 1
+        takes = paragraph(_INDENT + text, WIDEST, hanging=_INDENT).count("\n") + 1
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)
-    said = "\n".join(_wrapped(_INDENT + text, width, _INDENT) for text in chosen)
+    said = "\n".join(paragraph(_INDENT + text, width, hanging=_INDENT) for text in chosen)
     return ["WHY" + said[3:]] if chosen else []
 
 
@@ -305,23 +289,10 @@ def _next(facts: Sequence[str], width: int) -> str:
 
 def _facts(start: str, facts: Sequence[str], width: int) -> str:
     """Facts in lines, a dot between two; none is broken unless it is wider than a line."""
-    texts = [""]
-    indent = " " * len(start) if start else "  "
-    for fact in facts:
-        joined = f"{texts[-1]} · {fact}" if texts[-1] else fact
-        if texts[-1] and len(indent if len(texts) > 1 else start) + len(joined) > width:
-            texts.append(fact)
-        else:
-            texts[-1] = joined
-    return "\n".join(
-        _wrapped((start if i == 0 else indent) + text, width, indent) for i, text in enumerate(texts)
-    )
-
-
-def _wrapped(text: str, width: int, hanging: str) -> str:
-    """A paragraph set in as ``text`` itself is."""
-    start = text[: len(text) - len(text.lstrip())]
-    return paragraph(text.lstrip(), width, start, hanging)
+    room = width - len(start) - len(_DOT)
+    text = _DOT.join(fact if len(fact) > room else fact.replace(" ", _NO_BREAK) for fact in facts)
+    lines = paragraph(text, width, start, " " * len(start) or "  ").split("\n")
+    return "\n".join(line.removesuffix(_DOT.rstrip(" ")).replace(_NO_BREAK, " ") for line in lines)
 
 
 # --------------------------------------------------------------------------- legend

@@ -14,7 +14,8 @@ from compare.report import lines
 from compare.report.lines import WORDS, Line, grouped
 from compare.timing import calibration, figures
 from compare.timing.statistics import ENOUGH
-from compare.tuning.matching import configured
+from compare.tuning import sweep as values
+from compare.tuning.matching import configured, registered_as
 
 NOTHING = "-"
 
@@ -31,6 +32,9 @@ class Table:
     legend: tuple[str, ...] = ()
     """What its columns mean, a sentence or two each."""
 
+
+Block = Table | str
+"""Of a screen or a Markdown document: a table, or a text, whose lines that are set in are a list."""
 
 T = TypeVar("T")
 
@@ -74,6 +78,7 @@ _TUNING_LEGEND = (
     "included, as part of the first call unless it is from the cache of an earlier run (--retune searches "
     "anew)."
 )
+_TRIALS_LEGEND = "default: what runs if nobody asks; level: it cannot be told apart from the fastest, cold."
 _OCCUPANCY_LEGEND = "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical)."
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
 _CODE_LEGEND = (
@@ -151,11 +156,49 @@ def error(value: float | None) -> str:
     return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
-def _median(value: Estimate | None) -> str:
+def median(value: Estimate | None) -> str:
+    """``45.3``: four significant digits."""
     return number(value.median if value else None, 4)
 
 
-# --------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------- which tables
+
+
+def details(comparison: Comparison, *, every: bool = False) -> list[Block]:
+    """All tables and notes, then the legends.
+
+    Args:
+        comparison: what was run.
+        every: the tables of every timed case; else of many only those of the main one.
+    """
+    timed, main = figures.timed_cases(comparison), figures.main_case(comparison)
+    swept = len(timed) > figures.LISTED_CASES
+    listed = [case for case in timed if case is main] if swept and not every else timed
+    blocks: list[Block | None] = [agreement(comparison)]
+    for case in listed:
+        blocks += [speed(case), side_by_side(case), endurance(case), card(case)]
+    blocks += [sweep(timed) if swept else None, *map(configurations, listed or comparison.cases)]
+    blocks += [*map(trials, comparison.cases), *map(resources, comparison.cases)]
+    blocks += [code(comparison), "\n".join(f"  {way}: {words}" for way, words in concepts(comparison))]
+    notes = [f"  {labels}: {' '.join(reason.split())}" for labels, reason in reasons(comparison)]
+    blocks.append("\n".join(["Not run, failed, and notes", *notes]) if notes else None)
+    shown = [block for block in blocks if block]
+    legend = dict.fromkeys(line for block in shown if isinstance(block, Table) for line in block.legend)
+    return [*shown, *([" ".join(legend)] if legend else [])]
+
+
+def added(comparison: Comparison) -> list[Block]:
+    """What ``--sustained``, ``--matched`` and ``--tune`` have added."""
+    rows = [row for case in comparison.cases for row in case.rows]
+    matched = any(row.configuration.model for row in rows)
+    blocks: list[Block | None] = []
+    for case in comparison.cases:
+        blocks += [endurance(case), configurations(case) if matched else None, trials(case)]
+    blocks += dict.fromkeys(row.configuration.unmatched for row in rows)
+    return [block for block in blocks if block]
+
+
+# --------------------------------------------------------------------------- speed
 
 
 def agreement(comparison: Comparison) -> Table | None:
@@ -207,8 +250,8 @@ def speed(case: CaseComparison) -> Table:
             "level": lambda line: line.row.level,
             **(_ERROR_COLUMNS if checked else {}),
             "cold\nµs": lambda line: spread(line.timing.cold_us),
-            "warm\nµs": lambda line: _median(line.timing.warm_us),
-            "graph\nµs": lambda line: _median(line.timing.graph_us),
+            "warm\nµs": lambda line: median(line.timing.warm_us),
+            "graph\nµs": lambda line: median(line.timing.graph_us),
             **(_ARITHMETIC_COLUMNS if figures.compute_bound(case) else _TRAFFIC_COLUMNS),
             f"speedup vs\n{figures.baseline_of(case)}": _against,
             "launch\noverhead µs": lambda line: number(line.launch_us),
@@ -278,7 +321,7 @@ def side_by_side(case: CaseComparison) -> Table | None:
 
 
 def _cold(row: Row | None) -> str:
-    return _median(row.timing.cold_us if row and row.timing else None)
+    return median(row.timing.cold_us if row and row.timing else None)
 
 
 def endurance(case: CaseComparison) -> Table | None:
@@ -306,13 +349,12 @@ def endurance(case: CaseComparison) -> Table | None:
 def configurations(case: CaseComparison) -> Table | None:
     """Configurations searched for, with cost and gain, and rows that were run with the one found."""
     rows: list[tuple[str, ...]] = []
-    spaces: dict[str, None] = {}
+    legend = [_TUNING_LEGEND]
     for line in lines.every(case):
-        row = line.row
-        configuration = row.configuration
+        row, configuration = line.row, line.row.configuration
         if configuration.parameters or not (configuration.tunings or configuration.text):
             continue
-        found = [
+        searches = [
             (
                 configured(each.found),
                 f"{each.tried} of {len(each.space)}",
@@ -321,23 +363,23 @@ def configurations(case: CaseComparison) -> Table | None:
             )
             for each in configuration.tunings
         ] or [(configuration.text, NOTHING, NOTHING, NOTHING)]
-        others = [
-            figures.row_of(case, label) for label in (configuration.default, configuration.model) if label
-        ]
-        held = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
-        pairs = zip_longest(found, held, fillvalue=("",) * 4)
-        rows += [(_marked(line), *left, *right[:2]) for left, right in pairs]
+        others = (figures.row_of(case, label) for label in (configuration.default, configuration.model))
+        leads = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
+        label = _marked(line)
+        for search, speedup_of in zip_longest(searches, leads, fillvalue=("",) * 4):
+            rows.append((label, *search, *speedup_of[:2]))
+            label = ""
         for each in configuration.tunings:
             among = "; ".join(map(configured, each.space))
-            spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
+            legend.append(f"{row.label} chooses {each.kernel} from: {among}.")
     if not rows:
         return None
     return Table(
         f"Configurations on {case.case}",
         ("implementation", "configuration", "tried", "search\ns", "searched in", "speedup\ncold", "vs"),
-        _blank_repeats(rows),
+        tuple(rows),
         ("configuration", "searched in", "vs"),
-        (_TUNING_LEGEND, *spaces),
+        tuple(dict.fromkeys(legend)),
     )
 
 
@@ -383,79 +425,127 @@ def _swept(case: CaseComparison, label: str) -> str:
     return WORDS[row.status] if row.status in (*WRONG, "failed") else percent(figures.share(case, row))
 
 
+# --------------------------------------------------------------------------- kernels
+
+
 def resources(case: CaseComparison) -> Table | None:
     """Registers, shared memory, spills and occupancy, a line a kernel; ``a / b``: by architecture.
 
     Rows that ``--tune`` has added have a table of their own.
     """
-    found = figures.kernels(row for row in case.rows if not figures.is_trial(row))
-    if not found:
+    rows = [row for row in case.rows if row.resources and not figures.is_trial(row)]
+    if not rows:
         return None
-    archs = archs_of(found)
-    readers = list(KERNEL_COLUMNS)
-    instructed = any(k.instruction for _, _, by_arch in found for k in by_arch.values())
-    if instructed:
-        readers.insert(0, ("multiplies by", lambda k: k.instruction or NOTHING))
-    rows = [
-        (
-            row.label,
-            kernel_name(name, by_arch, archs),
-            *(by_archs(by_arch, archs, read) for _, read in readers),
-        )
-        for row, name, by_arch in found
-    ]
+    columns, legend = _KERNEL_COLUMNS, ()
+    if any(kernel.instruction for row in rows for kernel in row.resources):
+        columns, legend = {**_INSTRUCTION_COLUMN, **_KERNEL_COLUMNS}, (_INSTRUCTION_LEGEND,)
+    title = f"Registers, shared memory and occupancy, {_how_known(rows)}, {case.case}"
+    return _by_kernel(title, rows, {"implementation": lambda row: row.label}, columns, legend)
+
+
+def trials(case: CaseComparison) -> Table | None:
+    """What ``--tune`` has tried: each value with its time, and a line for each of its kernels.
+
+    None where nothing was tried, or nothing is known of it.
+    """
+    groups = {row.label: rows for rows in figures.trials(case) for row in rows}
+    rows = [row for group in figures.trials(case) for row in group]
+    if not any(row.resources or (row.timing and figures.is_trial(row)) for row in rows):
+        return None
+    how = f", {_how_known(rows)}" if figures.kernels(rows) else ""
+    columns: dict[str, Callable[[Row], str]] = {
+        "implementation": lambda row: registered_as(row.label),
+        "runs with": lambda row: values.worded(row.configuration.parameters),
+        "which is": lambda row: ", ".join(_which(row, groups[row.label])) or NOTHING,
+        "cold\nµs": lambda row: spread(row.timing.cold_us if row.timing else None),
+        "times as fast\nas its default": lambda row: _against_default(row, groups[row.label]),
+    }
+    # Most have one kernel, which then needs no name.
+    named = any(len(figures.kernels([row])) > 1 for row in rows)
+    title = f"With other values on {case.case}{how}"
+    return _by_kernel(title, rows, columns, _KERNEL_COLUMNS, (_TRIALS_LEGEND,), named=named)
+
+
+def _which(row: Row, rows: Sequence[Row]) -> list[str]:
+    """``default``, ``fastest`` or ``level`` with it; or that it does not count."""
+    words = [] if figures.is_trial(row) else ["default"]
+    if row.status != "ok":
+        return [*words, correct(row.status)]
+    best = figures.fastest(rows)
+    if best is None or not figures.timed_trials(rows) or not (row.timing and row.timing.cold_us):
+        return words
+    if row is best:
+        return [*words, "fastest"]
+    return words if figures.differs(best, row) else [*words, "level"]
+
+
+def _against_default(row: Row, rows: Sequence[Row]) -> str:
+    default = next((other for other in rows if not figures.is_trial(other)), None)
+    if row is default and row.timing:
+        return "1"
+    return lead(row, default) if default else NOTHING
+
+
+KernelColumns = dict[str, Callable[[KernelResources], str]]
+
+_KERNEL_COLUMNS: KernelColumns = {
+    "registers\n/thread": lambda k: str(k.registers),
+    "shared B\nstatic": lambda k: str(k.static_shared_bytes),
+    "shared B\ndynamic": lambda k: str(k.dynamic_shared_bytes),
+    "spilled B\n/thread": lambda k: NOTHING if k.spilled_bytes is None else str(k.spilled_bytes),
+    "occupancy": lambda k: percent(k.occupancy),
+    "limited by": lambda k: k.limiter or NOTHING,
+    "threads\n/block": lambda k: str(math.prod(k.block)) if k.block else NOTHING,
+    "blocks": lambda k: str(math.prod(k.grid)) if k.grid else NOTHING,
+}
+_INSTRUCTION_COLUMN: KernelColumns = {"multiplies by": lambda k: k.instruction or NOTHING}
+
+
+def _by_kernel(
+    title: str,
+    rows: Sequence[Row],
+    of_row: dict[str, Callable[[Row], str]],
+    of_kernel: KernelColumns,
+    legend: tuple[str, ...],
+    *,
+    named: bool = True,
+) -> Table:
+    """A line for each kernel; what is of its row stands in the first of the row's lines only."""
+    archs = _archs(rows)
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        cells = tuple(read(row) for read in of_row.values())
+        for _, name, by_arch in figures.kernels([row]) or [(row, NOTHING, {})]:
+            here = [arch for arch in archs if arch in by_arch]
+            which = name if here in ([], archs) else f"{name} ({', '.join(here)})"
+            values = ([read(by_arch[arch]) for arch in here] or [NOTHING] for read in of_kernel.values())
+            # One figure for all architectures where they agree.
+            merged = (" / ".join(each if len(set(each)) > 1 else each[:1]) for each in values)
+            lines.append((*cells, *([which] if named else []), *merged))
+            cells = ("",) * len(cells)
     return Table(
-        f"Registers, shared memory and occupancy, {how_known(found)}, {case.case}",
-        ("implementation", "kernel", *(header for header, _ in readers)),
-        _blank_repeats(rows),
-        ("kernel", "multiplies by", "limited by"),
-        (*resources_legend(archs), *([_INSTRUCTION_LEGEND] if instructed else [])),
+        title,
+        (*of_row, *(["kernel"] if named else []), *of_kernel),
+        tuple(lines),
+        ("runs with", "which is", "kernel", "multiplies by", "limited by"),
+        (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else []), *legend),
     )
 
 
-KERNEL_COLUMNS: tuple[tuple[str, Callable[[KernelResources], str]], ...] = (
-    ("registers\n/thread", lambda k: str(k.registers)),
-    ("shared B\nstatic", lambda k: str(k.static_shared_bytes)),
-    ("shared B\ndynamic", lambda k: str(k.dynamic_shared_bytes)),
-    ("spilled B\n/thread", lambda k: _whole(k.spilled_bytes)),
-    ("occupancy", lambda k: percent(k.occupancy)),
-    ("limited by", lambda k: k.limiter or NOTHING),
-    ("threads\n/block", lambda k: _whole(math.prod(k.block) if k.block else None)),
-    ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
-)
-
-Kernels = Sequence[tuple[Row, str, dict[str, KernelResources]]]
-"""As `figures.kernels` has them."""
+def _archs(rows: Iterable[Row]) -> list[str]:
+    """The architectures that there is a kernel for, oldest first."""
+    found = {arch for _, _, by_arch in figures.kernels(rows) for arch in by_arch}
+    return sorted(found, key=lambda arch: int(arch.removeprefix("sm_")))
 
 
-def archs_of(found: Kernels) -> list[str]:
-    """The architectures that there is something of, oldest first."""
-    return sorted({arch for _, _, by_arch in found for arch in by_arch}, key=lambda a: int(a[3:]))
-
-
-def by_archs(
-    by_arch: dict[str, KernelResources], archs: Sequence[str], read: Callable[[KernelResources], str]
-) -> str:
-    """``32 / 40``: a figure for each architecture, or one for all where they agree."""
-    values = [read(by_arch[arch]) for arch in archs if arch in by_arch] or [NOTHING]
-    return values[0] if len(set(values)) == 1 else " / ".join(values)
-
-
-def kernel_name(name: str, by_arch: dict[str, KernelResources], archs: Sequence[str]) -> str:
-    """The kernel, and for which of the architectures it is, if not for all."""
-    here = [arch for arch in archs if arch in by_arch]
-    return name if here == list(archs) else f"{name} ({', '.join(here)})"
-
-
-def how_known(found: Kernels) -> str:
+def _how_known(rows: Sequence[Row]) -> str:
     """``as run on sm_90``, ``compiled for sm_75 / sm_80``"""
-    archs = archs_of(found)
-    measured = any(k.reader == "profiler" for _, _, by_arch in found for k in by_arch.values())
+    archs = _archs(rows)
+    measured = any(kernel.reader == "profiler" for row in rows for kernel in row.resources)
     return f"{'as run on' if measured and len(archs) == 1 else 'compiled for'} {' / '.join(archs)}"
 
 
-def resources_legend(archs: Sequence[str]) -> tuple[str, ...]:
-    return (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else []))
+# --------------------------------------------------------------------------- code
 
 
 def code(comparison: Comparison) -> Table | None:
@@ -563,17 +653,3 @@ def _pair(row: Row | None, other: Row | None) -> str:
     if row.accumulator != other.accumulator or row.level != other.level:
         return "unequal terms"
     return lead(row, other)
-
-
-def _whole(value: int | None) -> str:
-    return NOTHING if value is None else str(value)
-
-
-def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The label only in the first of the lines that share it."""
-    shown: list[tuple[str, ...]] = []
-    last = None
-    for row in rows:
-        shown.append(("", *row[1:]) if row[0] == last else row)
-        last = row[0]
-    return tuple(shown)
