@@ -62,6 +62,15 @@ def parts(columns: Sequence[Column], width: int, gap: int) -> list[list[Column]]
     return found or [[first]]
 
 
+def fitted(choices: Sequence[tuple[Sequence[Column], int]], width: int) -> list[str]:
+    """The first choice, columns and their gap, that is narrower than ``width``;
+    else the first in several tables."""
+    for columns, gap in choices:
+        if sum(column.width + gap for column in columns) - gap < width:
+            return grid(columns, gap)
+    return [line for part in parts(choices[0][0], width - 1, 1) for line in grid(part, 1)]
+
+
 def layout(table: Table, width: int) -> list[str]:
     """The table as text, in as many tables stacked as it takes to fit: each repeats the first column."""
     columns = [

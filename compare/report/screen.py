@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from compare.history.crossover import Standing, standing
 from compare.model.op import WAYS
 from compare.model.result import WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, summary
-from compare.report.layout import Column, grid, paragraph, parts
+from compare.report.layout import Column, fitted, grid, paragraph
 from compare.report.lines import WORDS, Line
 from compare.report.sentences import evidence
 from compare.report.summary import View
-from compare.report.tables import NOTHING, number, percent
+from compare.report.tables import NOTHING, count, number, percent
 from compare.timing import figures
 
 WIDEST = 80
@@ -117,7 +118,7 @@ def _table(
     if bar >= max(_BAR[0], len(ceiling) - 5):
         table = grid(_columns(case, shown, view, bar), 2)
     else:
-        table = _fitted(bare, width)
+        table = fitted([(bare, 2), (bare, 1)], width)
     said = [*(f" {line}" for line in table)]
     width = min(width, WIDEST)
     if figures.timed_cases(comparison):
@@ -127,14 +128,6 @@ def _table(
     return [case.case, *said] if titled else said
 
 
-def _fitted(columns: Sequence[Column], width: int) -> list[str]:
-    """One table where it fits, set closer if need be; else tables one below the other."""
-    for gap in (2, 1):
-        if sum(column.width + gap for column in columns) - gap < width:
-            return grid(columns, gap)
-    return [line for part in parts(columns, width - 1, 1) for line in grid(part, 1)]
-
-
 def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) -> list[Column]:
     timed = lines.is_timed(case)
     title = "every row" if view.every or not timed else "best of each way"
@@ -142,20 +135,16 @@ def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) 
     columns = [Column(title, names, left=True)]
     if any(line.us is not None for line in shown):
         columns += [
-            Column("µs", _times([line.us for line in shown])),
+            Column("µs", _times([figures.cold_us(line.row) for line in shown])),
             Column("speedup", tuple(map(_speedup, shown))),
             _share(f"% of {figures.share_of(case)}", shown, bar),
         ]
     return [
         *columns,
-        Column("regs", _cells(shown, lambda line: line.registers)),
+        Column("regs", tuple(count(line.registers) for line in shown)),
         Column("smem", tuple(_size(line.shared_bytes) for line in shown)),
-        Column("lines", _cells(shown, lambda line: line.lines)),
+        Column("lines", tuple(count(line.lines) for line in shown)),
     ]
-
-
-def _cells(shown: Sequence[Line], read: Callable[[Line], int | None]) -> tuple[str, ...]:
-    return tuple(NOTHING if value is None else str(value) for value in map(read, shown))
 
 
 def _share(ceiling: str, shown: Sequence[Line], bar: int) -> Column:
@@ -168,11 +157,10 @@ def _share(ceiling: str, shown: Sequence[Line], bar: int) -> Column:
     return Column(ceiling, cells, left=True)
 
 
-def _times(us: Sequence[float | None]) -> tuple[str, ...]:
+def _times(us: Sequence[float]) -> tuple[str, ...]:
     """Times with as many decimals each as the shortest of them needs, so that their points align."""
-    least = min((time for time in us if time is not None), default=0.0)
-    digits = 2 if least < 10 else 1 if least < 1000 else 0
-    return tuple(NOTHING if time is None else f"{time:.{digits}f}" for time in us)
+    digits = 2 if min(us) < 10 else 1 if min(us) < 1000 else 0
+    return tuple(f"{time:.{digits}f}" if math.isfinite(time) else NOTHING for time in us)
 
 
 def _speedup(line: Line) -> str:
@@ -206,44 +194,45 @@ def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: in
     counts = ", ".join(f"{way} {alone[way]}" for way in sorted(WAYS, key=lambda way: -alone[way]))
     noise = f"within noise {len(cases) - alone.total()}"
     text = f"   Speedup vs {baseline}. Fastest over {len(cases)} cases: {counts}; {noise}."
-    table = _sweep_table(shown, baseline, width)
-    return [*(f" {line}" for line in table), paragraph(text, min(width, WIDEST))]
+    return [
+        *(f" {line}" for line in _sweep_table(shown, baseline, width)),
+        paragraph(text, min(width, WIDEST)),
+    ]
 
 
 def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[str]:
-    cases = [each.comparison for each in shown]
-    every = [{line.label: line for line in lines.every(case)} for case in cases]
-
-    def speedup(way: str, at: int) -> str:
-        best = shown[at].best.get(way)
-        ratio = every[at][best.label].speedup if best else None
-        return f"{ratio.median:.2f}x" if ratio else NOTHING
-
-    fastest = [figures.fastest(case.rows) for case in cases]
-    shares = [every[at][row.label].share if row else None for at, row in enumerate(fastest)]
-    us = Column(
-        baseline.replace(".", ".\n") + " µs",
-        _times([line.us if (line := by_label.get(baseline)) else None for by_label in every]),
+    cells = zip(*(_swept(each, baseline) for each in shown), strict=True)
+    rows = (figures.row_of(each.comparison, baseline) for each in shown)
+    us = [figures.cold_us(row) if row else math.inf for row in rows]
+    names, *others = (
+        Column(header, column, left=header in ("best of each way", "fastest", ""))
+        for header, column in zip(("best of each way", *WAYS, "fastest", "% of", ""), cells, strict=True)
     )
-    winner = Column("fastest", tuple(map(_leaders, shown, fastest)), left=True)
-    columns = [
-        us,
-        *(Column(way, tuple(speedup(way, at) for at in range(len(shown)))) for way in WAYS),
-        winner,
-        Column("% of", tuple(map(percent, shares))),
-        Column("", tuple(map(_ceiling, cases, shares))),
-    ]
-    names = Column("best of each way", tuple(case.case for case in cases), left=True)
+    others.insert(0, Column(baseline.replace(".", ".\n") + " µs", _times(us)))
+    choices = []
     for label in (names, _sizes_only(names.cells)):  # where the terminal is narrow
-        for left_out in ((), (us,), (winner,), (us, winner)):
-            fitting = [label, *(column for column in columns if column not in left_out)]
-            if sum(column.width + 1 for column in fitting) <= width:
-                return grid(fitting, 1)
-    return [line for part in parts([names, *columns], width - 1, 1) for line in grid(part, 1)]
+        for left_out in ((), (" µs",), ("fastest",), (" µs", "fastest")):
+            choices.append(([label, *(each for each in others if not each.header.endswith(left_out))], 1))
+    return fitted(choices, width)
 
 
-def _ceiling(case: CaseComparison, share: float | None) -> str:
-    return "" if share is None else "peak" if figures.compute_bound(case) else "copy"
+def _swept(standing: Standing, baseline: str) -> tuple[str, ...]:
+    """The case, the speedup of each way's best, who is the fastest, and at which share of what."""
+    case = standing.comparison
+    reference, fastest = figures.row_of(case, baseline), figures.fastest(case.rows)
+    best = (standing.best.get(way) for way in WAYS)
+    ratios = (figures.ratio(row, reference) if row and reference else None for row in best)
+    share = figures.share(case, fastest) if fastest else None
+    leaders = ", ".join(way for way in WAYS if way in standing.leaders)
+    if len(standing.leaders) < 2:
+        leaders = figures.represented(case, fastest)[0] if fastest else NOTHING
+    return (
+        case.case,
+        *(f"{ratio.median:.2f}x" if ratio else NOTHING for ratio in ratios),
+        leaders,
+        percent(share),
+        "" if share is None else "peak" if figures.compute_bound(case) else "copy",
+    )
 
 
 def _sizes_only(cases: Sequence[str]) -> Column:
@@ -252,13 +241,6 @@ def _sizes_only(cases: Sequence[str]) -> Column:
     names = ",".join(name for name, equals, _ in words[0] if equals)
     sizes = tuple(",".join(size if equals else name for name, equals, size in of_case) for of_case in words)
     return Column(f"best of each way\n{names}", sizes, left=True)
-
-
-def _leaders(standing: Standing, fastest: Row | None) -> str:
-    """The fastest implementation, or the ways that are within noise."""
-    if len(standing.leaders) > 1:
-        return ", ".join(way for way in WAYS if way in standing.leaders)
-    return figures.represented(standing.comparison, fastest)[0] if fastest else NOTHING
 
 
 # --------------------------------------------------------------------------- why and next

@@ -30,7 +30,7 @@ class Table:
     text_columns: tuple[str, ...] = ()
     """Headers of the columns set flush left, besides the first."""
     legend: tuple[str, ...] = ()
-    """What its columns mean, a sentence or two each."""
+    """What it says that is not of every such table, a sentence or two each."""
 
 
 Block = Table | str
@@ -51,42 +51,49 @@ def table(
     return Table(title, tuple(columns), rows, text_columns, legend)
 
 
-_ERROR_LEGEND = "max abs and max rel error: against fp64; % of tolerance: the most that any element uses."
-_SPEED_LEGEND = (
-    "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
-    "± and brackets: 95% interval; n: samples, where they are too few for one. {work} launch overhead: host "
-    "time until the call returns. first call: compile or load, then run. The interval of a "
-    "speedup holds the variance between processes. within noise: it includes 1."
-)
-_TRAFFIC_LEGEND = (
-    "GB/s: compulsory bytes (every input read once, every output written once) over the cold time; % of copy "
-    "bandwidth: over what a copy reached in the same run."
-)
-_ARITHMETIC_LEGEND = (
-    "TFLOP/s: the operations of the case over the cold time; % of peak (measured): over what the library's "
-    "matmul of this dtype reached in the same run."
-)
-_INSTRUCTION_LEGEND = (
-    "multiplies by: the instruction in its machine code, and its shape; - for PyTorch's own kernels."
-)
-_ENDURANCE_LEGEND = (
-    "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
-    "without a pause, once their time has settled."
-)
-_TUNING_LEGEND = (
-    "tried: how many of the configurations that there are were timed; search: what that took, compiling them "
-    "included, as part of the first call unless it is from the cache of an earlier run (--retune searches "
-    "anew)."
-)
-_TRIALS_LEGEND = "default: what runs if nobody asks; level: it cannot be told apart from the fastest, cold."
-_OCCUPANCY_LEGEND = "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical)."
-_ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
-_CODE_LEGEND = (
-    "own: the kernels that the default case launches, and the function that launches them. op helpers: the "
-    "op's other code that these use. shared: code for any op that they use; Triton's (tl.load, tl.sum) is "
-    "the compiler's and not counted."
-)
-_CHANGED_LEGEND = "*: its source has changed since."
+_MEANINGS = {
+    "% of\ntolerance": (
+        "max abs and max rel error: against fp64; % of tolerance: the most that any element uses."
+    ),
+    "warm\nµs": (
+        "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA "
+        "graph. ± and brackets: 95% interval; n: samples, where they are too few for one."
+    ),
+    "GB/s": (
+        "GB/s: compulsory bytes (every input read once, every output written once) over the cold time; % of "
+        "copy bandwidth: over what a copy reached in the same run."
+    ),
+    "TFLOP/s": (
+        "TFLOP/s: the operations of the case over the cold time; % of peak (measured): over what the "
+        "library's matmul of this dtype reached in the same run."
+    ),
+    "first call\nms": (
+        "launch overhead: host time until the call returns. first call: compile or load, then run. The "
+        "interval of a speedup holds the variance between processes. within noise: it includes 1."
+    ),
+    "multiplies by": (
+        "multiplies by: the instruction in its machine code, and its shape; - for PyTorch's own kernels."
+    ),
+    "burst\nµs": (
+        "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
+        "without a pause, once their time has settled."
+    ),
+    "search\ns": (
+        "tried: how many of the configurations that there are were timed; search: what that took, compiling "
+        "them included, as part of the first call unless it is from the cache of an earlier run (--retune "
+        "searches anew)."
+    ),
+    "which is": "default: what runs if nobody asks; level: it cannot be told apart from the fastest, cold.",
+    "occupancy": "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical).",
+    "own": (
+        "own: the kernels that the default case launches, and the function that launches them. op helpers: "
+        "the op's other code that these use. shared: code for any op that they use; Triton's (tl.load, "
+        "tl.sum) is the compiler's and not counted."
+    ),
+}
+"""What columns are, by the header of one of them."""
+_CHANGED = "*: its source has changed since."
+_ARCHS = "a / b / c: one figure for each architecture, or one for all where they agree."
 
 
 # --------------------------------------------------------------------------- one figure
@@ -101,37 +108,38 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
+def count(value: int | None) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def median(value: Estimate | None) -> str:
+    """``45.3``: four significant digits."""
+    return number(value.median if value else None, 4)
+
+
 def spread(value: Estimate | None) -> str:
     """``45.3 ±0.2``: a median, and how far the further end of its interval lies; ``45.3 (n=2)`` has none."""
-    if value is None:
-        return NOTHING
+    if value is None or len(value.samples) < ENOUGH:
+        return f"{median(value)} (n={len(value.samples)})" if value else NOTHING
     margin = max(value.high - value.median, value.median - value.low)
-    shown = number(value.median, 4)
-    if count := _few(value):
-        return f"{shown} (n={count})"
-    places = len(shown.partition(".")[2])
-    return f"{shown} ±{margin:.{places}f}"
+    places = len(median(value).partition(".")[2])
+    return f"{median(value)} ±{margin:.{places}f}"
 
 
 def times(value: Estimate | None) -> str:
     """``1.25 (1.24-1.26)``: a ratio and its interval; ``1.25 (n=2)`` has none."""
-    if value is None:
-        return NOTHING
-    interval = f"n={count}" if (count := _few(value)) else f"{value.low:.2f}-{value.high:.2f}"
-    return f"{value.median:.2f} ({interval})"
+    return NOTHING if value is None else f"{value.median:.2f} ({_interval(value, 2)})"
 
 
 def speedup(value: Estimate) -> str:
     """``1.25x (1.24-1.26)``, with a third decimal where it is near 1; ``1.25x (n=2)`` has no interval."""
     digits = 3 if 1 / 1.1 < value.median < 1.1 else 2
-    few = _few(value)
-    interval = f"n={few}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
-    return f"{value.median:.{digits}f}x ({interval})"
+    return f"{value.median:.{digits}f}x ({_interval(value, digits)})"
 
 
-def _few(value: Estimate) -> int:
-    """How many samples it has, where they are too few for an interval; 0 where not."""
-    return len(value.samples) if len(value.samples) < ENOUGH else 0
+def _interval(value: Estimate, digits: int) -> str:
+    few = len(value.samples) < ENOUGH
+    return f"n={len(value.samples)}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
 
 
 SAME = "within noise"
@@ -156,11 +164,6 @@ def error(value: float | None) -> str:
     return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
-def median(value: Estimate | None) -> str:
-    """``45.3``: four significant digits."""
-    return number(value.median if value else None, 4)
-
-
 # --------------------------------------------------------------------------- which tables
 
 
@@ -183,7 +186,10 @@ def details(comparison: Comparison, *, every: bool = False) -> list[Block]:
     notes = [f"  {labels}: {' '.join(reason.split())}" for labels, reason in reasons(comparison)]
     blocks.append("\n".join(["Not run, failed, and notes", *notes]) if notes else None)
     shown = [block for block in blocks if block]
-    legend = dict.fromkeys(line for block in shown if isinstance(block, Table) for line in block.legend)
+    legend: dict[str, None] = {}
+    for block in (block for block in shown if isinstance(block, Table)):
+        meanings = (_MEANINGS[header] for header in block.headers if header in _MEANINGS)
+        legend |= dict.fromkeys((*meanings, *block.legend))
     return [*shown, *([" ".join(legend)] if legend else [])]
 
 
@@ -220,7 +226,6 @@ def agreement(comparison: Comparison) -> Table | None:
             "cases\nchecked": lambda verdict: str(verdict.cases),
         },
         ("level", "correct"),
-        (_ERROR_LEGEND,),
     )
 
 
@@ -237,11 +242,6 @@ def speed(case: CaseComparison) -> Table:
     every = lines.every(case)
     checked = any(row.agreement for row in case.rows)
     origins = lines.recorded_on(case.rows)
-    legends = (
-        _ERROR_LEGEND if checked else "",
-        _SPEED_LEGEND.format(work=_ARITHMETIC_LEGEND if figures.compute_bound(case) else _TRAFFIC_LEGEND),
-        _CHANGED_LEGEND if any(line.stale for line in every) else "",
-    )
     return table(
         f"Speed on {case.case}" + (f", recorded on {'; '.join(origins)}" if origins else ""),
         every,
@@ -258,7 +258,7 @@ def speed(case: CaseComparison) -> Table:
             "first call\nms": lambda line: number(line.timing.first_call_ms),
         },
         ("level", "correct"),
-        tuple(filter(None, legends)),
+        (_CHANGED,) if any(line.stale for line in every) else (),
     )
 
 
@@ -301,27 +301,28 @@ def side_by_side(case: CaseComparison) -> Table | None:
     if not pairs:
         return None
 
-    def us(route: str) -> Callable[[tuple[str, dict[str, Row]]], str]:
-        return lambda pair: _cold(pair[1].get(route))
-
-    return table(
-        "The same variant by way and route, cold",
-        pairs,
-        {
-            "variant": lambda pair: pair[0],
-            "level": lambda pair: " / ".join(sorted({row.level for row in pair[1].values()})),
-            **{f"{route}\nµs": us(route) for route in ("triton", "cupy", "pybind")},
-            "speedup of Triton\nvs CUDA (cupy)": lambda pair: _pair(
-                pair[1].get("triton"), pair[1].get("cupy")
-            ),
-            "speedup of pybind\nvs cupy": lambda pair: _pair(pair[1].get("pybind"), pair[1].get("cupy")),
-        },
-        ("level",),
-    )
+    columns: dict[str, Callable[[tuple[str, dict[str, Row]]], str]] = {
+        "variant": lambda pair: pair[0],
+        "level": lambda pair: " / ".join(sorted({row.level for row in pair[1].values()})),
+        "triton\nµs": lambda pair: _cold(pair[1].get("triton")),
+        "cupy\nµs": lambda pair: _cold(pair[1].get("cupy")),
+        "pybind\nµs": lambda pair: _cold(pair[1].get("pybind")),
+        "speedup of Triton\nvs CUDA (cupy)": lambda pair: _pair(pair[1].get("triton"), pair[1].get("cupy")),
+        "speedup of pybind\nvs cupy": lambda pair: _pair(pair[1].get("pybind"), pair[1].get("cupy")),
+    }
+    return table("The same variant by way and route, cold", pairs, columns, ("level",))
 
 
 def _cold(row: Row | None) -> str:
     return median(row.timing.cold_us if row and row.timing else None)
+
+
+def _pair(row: Row | None, other: Row | None) -> str:
+    if row is None or other is None:
+        return NOTHING
+    if row.accumulator != other.accumulator or row.level != other.level:
+        return "unequal terms"
+    return lead(row, other)
 
 
 def endurance(case: CaseComparison) -> Table | None:
@@ -342,14 +343,13 @@ def endurance(case: CaseComparison) -> Table | None:
             "sustained\nµs": lambda entry: spread(entry[2]),
             "sustained\nover burst": lambda entry: f"{entry[2].median / entry[1].median:.2f}",
         },
-        legend=(_ENDURANCE_LEGEND,),
     )
 
 
 def configurations(case: CaseComparison) -> Table | None:
     """Configurations searched for, with cost and gain, and rows that were run with the one found."""
     rows: list[tuple[str, ...]] = []
-    legend = [_TUNING_LEGEND]
+    legend: dict[str, None] = {}
     for line in lines.every(case):
         row, configuration = line.row, line.row.configuration
         if configuration.parameters or not (configuration.tunings or configuration.text):
@@ -371,7 +371,7 @@ def configurations(case: CaseComparison) -> Table | None:
             label = ""
         for each in configuration.tunings:
             among = "; ".join(map(configured, each.space))
-            legend.append(f"{row.label} chooses {each.kernel} from: {among}.")
+            legend[f"{row.label} chooses {each.kernel} from: {among}."] = None
     if not rows:
         return None
     return Table(
@@ -379,7 +379,7 @@ def configurations(case: CaseComparison) -> Table | None:
         ("implementation", "configuration", "tried", "search\ns", "searched in", "speedup\ncold", "vs"),
         tuple(rows),
         ("configuration", "searched in", "vs"),
-        tuple(dict.fromkeys(legend)),
+        tuple(legend),
     )
 
 
@@ -436,11 +436,10 @@ def resources(case: CaseComparison) -> Table | None:
     rows = [row for row in case.rows if row.resources and not figures.is_trial(row)]
     if not rows:
         return None
-    columns, legend = _KERNEL_COLUMNS, ()
-    if any(kernel.instruction for row in rows for kernel in row.resources):
-        columns, legend = {**_INSTRUCTION_COLUMN, **_KERNEL_COLUMNS}, (_INSTRUCTION_LEGEND,)
+    instructed = any(kernel.instruction for row in rows for kernel in row.resources)
+    columns = {**(_INSTRUCTION_COLUMN if instructed else {}), **_KERNEL_COLUMNS}
     title = f"Registers, shared memory and occupancy, {_how_known(rows)}, {case.case}"
-    return _by_kernel(title, rows, {"implementation": lambda row: row.label}, columns, legend)
+    return _by_kernel(title, rows, {"implementation": lambda row: row.label}, columns)
 
 
 def trials(case: CaseComparison) -> Table | None:
@@ -463,7 +462,7 @@ def trials(case: CaseComparison) -> Table | None:
     # Most have one kernel, which then needs no name.
     named = any(len(figures.kernels([row])) > 1 for row in rows)
     title = f"With other values on {case.case}{how}"
-    return _by_kernel(title, rows, columns, _KERNEL_COLUMNS, (_TRIALS_LEGEND,), named=named)
+    return _by_kernel(title, rows, columns, _KERNEL_COLUMNS, named=named)
 
 
 def _which(row: Row, rows: Sequence[Row]) -> list[str]:
@@ -492,11 +491,11 @@ _KERNEL_COLUMNS: KernelColumns = {
     "registers\n/thread": lambda k: str(k.registers),
     "shared B\nstatic": lambda k: str(k.static_shared_bytes),
     "shared B\ndynamic": lambda k: str(k.dynamic_shared_bytes),
-    "spilled B\n/thread": lambda k: NOTHING if k.spilled_bytes is None else str(k.spilled_bytes),
+    "spilled B\n/thread": lambda k: count(k.spilled_bytes),
     "occupancy": lambda k: percent(k.occupancy),
     "limited by": lambda k: k.limiter or NOTHING,
-    "threads\n/block": lambda k: str(math.prod(k.block)) if k.block else NOTHING,
-    "blocks": lambda k: str(math.prod(k.grid)) if k.grid else NOTHING,
+    "threads\n/block": lambda k: count(math.prod(k.block) if k.block else None),
+    "blocks": lambda k: count(math.prod(k.grid) if k.grid else None),
 }
 _INSTRUCTION_COLUMN: KernelColumns = {"multiplies by": lambda k: k.instruction or NOTHING}
 
@@ -506,7 +505,6 @@ def _by_kernel(
     rows: Sequence[Row],
     of_row: dict[str, Callable[[Row], str]],
     of_kernel: KernelColumns,
-    legend: tuple[str, ...],
     *,
     named: bool = True,
 ) -> Table:
@@ -528,7 +526,7 @@ def _by_kernel(
         (*of_row, *(["kernel"] if named else []), *of_kernel),
         tuple(lines),
         ("runs with", "which is", "kernel", "multiplies by", "limited by"),
-        (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else []), *legend),
+        (_ARCHS,) if len(archs) > 1 else (),
     )
 
 
@@ -555,13 +553,8 @@ def code(comparison: Comparison) -> Table | None:
     sizes = comparison.code_sizes.items()
     fallbacks = [f"{label} ({', '.join(size.fallbacks)})" for label, size in sizes if size.fallbacks]
     modules = {_size(size.module) for label, size in sizes if label.startswith("pybind.")}
-    legend = [
-        _CODE_LEGEND,
-        *(
-            f"binding: the level's own statement in the op's C++ module, which has {each} besides."
-            for each in modules
-        ),
-    ]
+    binding = "binding: the level's own statement in the op's C++ module, which has {} besides."
+    legend = [binding.format(each) for each in modules]
     if fallbacks:
         legend.append(f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}.")
     return table(
@@ -645,11 +638,3 @@ def told_apart(comparison: Comparison) -> str:
 
 def _share(share: float) -> str:
     return f"{share:.1%}".replace(".0%", "%")
-
-
-def _pair(row: Row | None, other: Row | None) -> str:
-    if row is None or other is None:
-        return NOTHING
-    if row.accumulator != other.accumulator or row.level != other.level:
-        return "unequal terms"
-    return lead(row, other)
