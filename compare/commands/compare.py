@@ -359,7 +359,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, told: 
     """Where the fastest way changes, from runs of the op on a GPU or else ``results/``; the exit status."""
     from compare.history import crossover
     from compare.records import archive
-    from compare.report import crossings, csv_file, markdown, terminal
+    from compare.report import crossings, csv_file, terminal
 
     html = ops.html_page(arguments.html)
     (op,) = ops.select(ops.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
@@ -380,10 +380,10 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, told: 
         found,
         lambda found: archive.dumps(found.runs),
         lambda found: csv_file.dumps(found.runs),
-        lambda found: markdown.document(crossings.blocks(found)),
+        crossings.as_markdown,
         html and (lambda found: html(found.runs)),
     )
-    outputs.beside(lambda: terminal.put(lambda width: terminal.page(crossings.blocks(found), width)), writes)
+    outputs.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
     if found.recorded_on:
         return status.SUCCESS
     statuses = [status.INCONCLUSIVE] if found.interrupted else []

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     outputs.check_tables(arguments)
     from compare.history.diff import diff
     from compare.records import archive
-    from compare.report import differences, markdown, terminal
+    from compare.report import differences, terminal
 
     old, new = map(archive.read, arguments.files)
     found = diff(old, new, arguments.only)
@@ -58,12 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
         raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
     writes = outputs.writes(
-        arguments,
-        found,
-        differences.as_json,
-        differences.as_csv,
-        lambda found: markdown.document(["## What changed", *differences.blocks(found, every=True)]),
+        arguments, found, differences.as_json, differences.as_csv, differences.as_markdown
     )
-    blocks = differences.blocks(found, every=bool(arguments.all))
-    outputs.beside(lambda: terminal.put(lambda width: terminal.page(blocks, width)), writes)
+    every = bool(arguments.all)
+    outputs.beside(lambda: terminal.put(lambda width: differences.render(found, width, every=every)), writes)
     return status.FAILURE if found.worse else status.INCONCLUSIVE if found.undecided else status.SUCCESS

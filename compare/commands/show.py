@@ -137,7 +137,7 @@ def _rendered(comparisons: Sequence[Comparison], width: int) -> str:
     device = comparisons[0].environment.device
     blocks = [terminal.paragraph(f"From records of {device}, {when}; nothing is measured now.", width)]
     for one in comparisons:
-        blocks += [terminal.paragraph(f"{one.op}  {one.signature}", width), terminal.details(one, width)]
+        blocks += [terminal.paragraph(f"{one.op}  {one.signature}", width), *terminal.details(one, width)]
     last = comparisons[-1]
     case = f"show {last.op} --case {last.cases[-1].case} · " if len(last.cases) > 1 else ""
     blocks.append(f"NEXT  {case}--csv {last.op}.csv · --html {last.op}.html")

@@ -1,10 +1,12 @@
-"""Where the fastest way changes, as blocks of a screen or of Markdown."""
+"""Where the fastest way changes, as a screen and as Markdown."""
 
 from __future__ import annotations
 
 from compare.history.crossover import Crossover, Standing, bound, crossings
 from compare.model.op import WAYS
 from compare.model.result import CaseComparison, Row
+from compare.report import markdown
+from compare.report.layout import page
 from compare.report.tables import NOTHING, Block, Table, number, percent
 from compare.timing import figures
 
@@ -18,7 +20,15 @@ _LEGEND = (
 )
 
 
-def blocks(crossover: Crossover) -> list[Block]:
+def render(crossover: Crossover, width: int) -> str:
+    return page(_blocks(crossover), width)
+
+
+def as_markdown(crossover: Crossover) -> str:
+    return markdown.document(_blocks(crossover))
+
+
+def _blocks(crossover: Crossover) -> list[Block]:
     """Where the figures are from, a line for each size, and some sentences for each crossover."""
     head = ["INTERRUPTED: sizes finished so far."] if crossover.interrupted else []
     if crossover.recorded_on:

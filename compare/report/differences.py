@@ -1,4 +1,4 @@
-"""What changed between two recorded runs: blocks of a screen or of Markdown, CSV and JSON."""
+"""What changed between two recorded runs, as a screen, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import get_args
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
-from compare.report import csv_file
+from compare.report import csv_file, markdown
+from compare.report.layout import page
 from compare.report.tables import NOTHING, Block, Table, median, table, times
 
 _UNCHANGED: tuple[Outcome, ...] = ("same", "untimed")
@@ -22,13 +23,17 @@ _LEGEND = (
 )
 
 
-def blocks(diff: Diff, *, every: bool) -> list[Block]:
-    """What differs of the machines, the rows that changed, then the counts.
+def render(diff: Diff, width: int, *, every: bool = False) -> str:
+    """The screen as plain text; with ``every`` also rows that are the same or untimed."""
+    return page(_blocks(diff, every=every), width)
 
-    Args:
-        diff: the changes.
-        every: also rows that are the same or untimed.
-    """
+
+def as_markdown(diff: Diff) -> str:
+    return markdown.document(["## What changed", *_blocks(diff, every=True)])
+
+
+def _blocks(diff: Diff, *, every: bool) -> list[Block]:
+    """What differs of the machines, the rows that changed, then the counts."""
     shown = tables(diff, every=every)
     met = [outcome for outcome in get_args(Outcome) if diff.counts.get(outcome)]
     counts = [f"{diff.counts[outcome]} {outcome}" for outcome in met]

@@ -102,7 +102,7 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     view = view or View()
     blocks = [screen.render(comparison, width, view)]
     if view.details:
-        blocks.append(details(comparison, width))
+        blocks += details(comparison, width)
     elif added := tables.added(comparison):
         blocks.append(page(added, width))
     if view.explain:
@@ -111,10 +111,10 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     return "\n\n".join(blocks)
 
 
-def details(comparison: Comparison, width: int) -> str:
-    """Every further table, with its legend, below driver, ceilings, versions, seed and date."""
+def details(comparison: Comparison, width: int) -> list[str]:
+    """Driver, ceilings, versions, seed and date; then every further table, with its legend."""
     lines = [paragraph(line, min(width, PROSE_WIDTH), hanging="  ") for line in _conditions(comparison)]
-    return "\n\n".join(["\n".join(lines), page(tables.details(comparison), width)])
+    return ["\n".join(lines), page(tables.details(comparison), width)]
 
 
 def _conditions(comparison: Comparison) -> Iterator[str]:

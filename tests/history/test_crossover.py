@@ -19,7 +19,7 @@ from compare.history import crossover
 from compare.model.op import Case, Cost, Op
 from compare.model.result import CaseComparison, Ceilings, Comparison, Options, Row, Timing
 from compare.records import archive
-from compare.report import crossings, markdown, terminal
+from compare.report import crossings
 from compare.timing.statistics import estimate
 from loops import for_each
 
@@ -102,7 +102,7 @@ def test_an_interruption_keeps_what_there_is() -> None:
     found = found_in(ran=stopped)
     assert found.interrupted
     assert len(found.standings) == 4
-    assert "INTERRUPTED" in terminal.page(crossings.blocks(found), 100)
+    assert "INTERRUPTED" in crossings.render(found, 100)
 
 
 @given(
@@ -188,7 +188,7 @@ def test_without_ceilings_only_launch_overhead_can_bind() -> None:
 def test_the_screen_names_the_interval_the_ways_and_what_binds() -> None:
     found = found_in()
     (sizes,) = crossover.crossings(found.standings)
-    text = " ".join(terminal.page(crossings.blocks(found), 100).split())
+    text = " ".join(crossings.render(found, 100).split())
     assert (
         f"Between N={sizes[0].size} and N={sizes[-1].size} the fastest way changes from triton to "
         "cuda." in text
@@ -196,8 +196,8 @@ def test_the_screen_names_the_interval_the_ways_and_what_binds() -> None:
     assert f"At N={sizes[-1].size} cupy.a takes 35.00 µs:" in text
     assert f"At N={sizes[0].size} triton.a takes" in text
     assert "No GPU here" not in text
-    assert f"| {sizes[0].size}" in markdown.document(crossings.blocks(found))
-    assert all(len(line) <= 60 for line in terminal.page(crossings.blocks(found), 60).splitlines())
+    assert f"| {sizes[0].size}" in crossings.as_markdown(found)
+    assert all(len(line) <= 60 for line in crossings.render(found, 60).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_without_a_gpu_recorded_sizes_do_and_it_says_so(results: Path) -> None:
     assert [standing.size for standing in found.standings] == [512, 1024, 4096]
     (sizes,) = crossover.crossings(found.standings)
     assert (sizes[0].size, sizes[-1].size) == (1024, 4096)
-    text = " ".join(terminal.page(crossings.blocks(found), 100).split())
+    text = " ".join(crossings.render(found, 100).split())
     assert "No GPU here: these are the sizes recorded on NVIDIA H100 80GB HBM3, 2026-11-21." in text
     with pytest.raises(ValueError, match=r"holds 0 size\(s\) of N"):
         crossover.recorded(OP, "N", Case.parse("M=4096,N=1,bf16", OP), results)

@@ -16,7 +16,7 @@ from compare import cli
 from compare.history import diff
 from compare.model.result import Ceilings, Comparison, Environment, Estimate, Timing
 from compare.records import archive
-from compare.report import differences, markdown, terminal
+from compare.report import differences
 from compare.timing import statistics
 from compare.timing.statistics import estimate
 from loops import for_each
@@ -124,7 +124,7 @@ def test_a_changed_source_is_marked() -> None:
     change = outcome(times(), times(1.2, source_hash="other"))
     assert change.source_changed
     found = diff.diff([times()], [times(source_hash="other")])
-    assert f"{LABEL} *" in terminal.page(differences.blocks(found, every=True), 200)
+    assert f"{LABEL} *" in differences.render(found, 200, every=True)
 
 
 # --------------------------------------------------------------------------- the machines
@@ -144,7 +144,7 @@ def test_a_changed_source_is_marked() -> None:
 def test_what_differs_of_the_machines_is_said_first(environment: dict[str, object], says: str) -> None:
     changed: Environment = replace(made_up.H100, **environment)  # type: ignore[arg-type]
     found = diff.diff([times()], [replace(times(1.2), environment=changed)])
-    text = terminal.page(differences.blocks(found, every=False), 200)
+    text = differences.render(found, 200)
     assert says in text
     assert text.index(says) < text.index("SLOWER")
     assert "These differ" in text.splitlines()[0]
@@ -160,16 +160,14 @@ def test_ceilings_and_seeds_that_differ_are_said() -> None:
     idle = replace(made_up.H100, clocks={"sm_mhz_before": 345.0, "sm_mhz_after": 1980.0})
     found = diff.diff([times()], [replace(times(), environment=idle)])
     assert found.environment == ()
-    assert terminal.page(differences.blocks(found, every=False), 200).startswith(
-        "Both ran on the same device"
-    )
+    assert differences.render(found, 200).startswith("Both ran on the same device")
 
 
 def test_without_a_row_in_both_nothing_is_said_to_be_the_same() -> None:
     """Neither of machines that are equal nor of others; how these differ is said all the same."""
     other_op = replace(times(), op="another")
     found = diff.diff([times()], [other_op])
-    text = terminal.page(differences.blocks(found, every=False), 200)
+    text = differences.render(found, 200)
     assert text.startswith("Nothing was compared: none of these rows is in both files.")
     assert "same device" not in text
     assert found.environment == ()
@@ -177,11 +175,11 @@ def test_without_a_row_in_both_nothing_is_said_to_be_the_same() -> None:
     elsewhere = made_up.case("M=1,N=1,fp32")
     elsewhere = replace(elsewhere, ceilings=Ceilings(30.0, 31.0))
     found = diff.diff([times()], [made_up.comparison(elsewhere, environment=made_up.LAPTOP)])
-    text = terminal.page(differences.blocks(found, every=False), 200)
+    text = differences.render(found, 200)
     says = "device: NVIDIA H100 80GB HBM3 -> A laptop's CPU"
     assert text.startswith("Nothing was compared: none of these rows is in both files.")
     assert text.index("These differ between their newest runs:") < text.index(says) < text.index("LOST")
-    assert says in markdown.document(differences.blocks(found, every=True))
+    assert says in differences.as_markdown(found)
     # Ceilings are those of a case, and these are two.
     assert not any("copy bandwidth" in line for line in found.environment)
 
