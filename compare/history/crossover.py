@@ -211,17 +211,17 @@ def check(op: Op, dim: str) -> None:
 def grid(sizes: Sequence[int]) -> list[int]:
     """From the smallest to the largest, each `GRID_FACTOR` times the one before."""
     low, high = max(1, min(sizes)), max(sizes)
-    found = [low]
-    while found[-1] * GRID_FACTOR < high:
-        found.append(found[-1] * GRID_FACTOR)
-    return [*found, high] if high > low else found
+    steps = [low]
+    while steps[-1] * GRID_FACTOR < high:
+        steps.append(steps[-1] * GRID_FACTOR)
+    return [*steps, high] if high > low else steps
 
 
 def middle(low: int, high: int) -> int | None:
     """A round size near the geometric mean, strictly between the two; None where there is none."""
-    wanted = math.sqrt(low * high)
-    step = max(1, 2 ** math.floor(math.log2(wanted)) // STEPS)
-    near = round(wanted / step) * step
+    mean = math.sqrt(low * high)
+    step = max(1, 2 ** math.floor(math.log2(mean)) // STEPS)
+    near = round(mean / step) * step
     return next((size for size in (near, near - step, near + step) if low < size < high), None)
 
 
@@ -236,10 +236,10 @@ def next_sizes(standings: Mapping[int, Standing]) -> list[int]:
 def _swept(op: Op, dim: str, base: Case, memory_bytes: int) -> list[int]:
     """Swept sizes of ``dim`` that fit: those beside the same other sizes if there are two, else all."""
     same = {case[dim] for case in op.cases.sweep if _sized(case, dim, 1) == _sized(base, dim, 1)}
-    found = same if len(same) > 1 else {case[dim] for case in op.cases.sweep}
-    found |= {base[dim]}
+    sizes = same if len(same) > 1 else {case[dim] for case in op.cases.sweep}
+    sizes |= {base[dim]}
     fitting = [
-        s for s in found if s > 0 and op.cost(_sized(base, dim, s)).bytes * MEMORY_SHARE <= memory_bytes
+        s for s in sizes if s > 0 and op.cost(_sized(base, dim, s)).bytes * MEMORY_SHARE <= memory_bytes
     ]
     if len(fitting) < 2:
         raise UsageError(

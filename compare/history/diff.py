@@ -125,8 +125,8 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
 
 def _cold(row: Row) -> Estimate | None:
     """Its measured time; a replayed one belongs to another run."""
-    found = row.timing.cold_us if row.timing and not row.recorded else None
-    return found if found and found.median > 0 and found.low > 0 else None
+    cold = row.timing.cold_us if row.timing and not row.recorded else None
+    return cold if cold and cold.median > 0 and cold.low > 0 else None
 
 
 def _state(row: Row) -> str:
@@ -170,8 +170,8 @@ def _figure(name: str, old: float | None, new: float | None) -> Iterator[str]:
 
 def _clock(environment: Environment, name: str) -> float | None:
     """The higher of before and after: an idle card clocks down."""
-    found = [environment.clocks.get(f"{name}_{when}") for when in ("before", "after")]
-    return max((value for value in found if isinstance(value, float)), default=None)
+    values = [environment.clocks.get(f"{name}_{when}") for when in ("before", "after")]
+    return max((value for value in values if isinstance(value, float)), default=None)
 
 
 def _throttle(environment: Environment) -> str:

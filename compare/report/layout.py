@@ -51,15 +51,15 @@ def grid(columns: Sequence[Column], gap: int, *, ruled: bool = False) -> list[st
 def parts(columns: Sequence[Column], width: int, gap: int) -> list[list[Column]]:
     """As many tables as it takes to fit, each with the first column."""
     first, *rest = columns
-    found: list[list[Column]] = []
+    tables: list[list[Column]] = []
     room = 0
     for column in rest:
-        if not found or room < column.width + gap:
-            found.append([first])
+        if not tables or room < column.width + gap:
+            tables.append([first])
             room = width - first.width
-        found[-1].append(column)
+        tables[-1].append(column)
         room -= column.width + gap
-    return found or [[first]]
+    return tables or [[first]]
 
 
 def fitted(choices: Sequence[tuple[Sequence[Column], int]], width: int) -> list[str]:

@@ -74,13 +74,13 @@ def _head(comparison: Comparison, case: str, width: int) -> list[str]:
 
 
 def _verdict(comparison: Comparison, width: int) -> list[str]:
-    said = ["INTERRUPTED: results so far."] if comparison.interrupted else []
+    words = ["INTERRUPTED: results so far."] if comparison.interrupted else []
     failures = summary.failures(comparison)
     for case, rows in failures[:_FAILURES]:
-        said += _failure(case, rows)
+        words += _failure(case, rows)
     if rest := [row.label for _, rows in failures[_FAILURES:] for row in rows]:
-        said.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
-    verdict = [paragraph(text, width, hanging=_INDENT) for text in said]
+        words.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
+    verdict = [paragraph(text, width, hanging=_INDENT) for text in words]
     verdict.append(paragraph(f"CORRECT  {summary.correct(comparison)}", width, hanging=" " * 9))
     return [*verdict, *(paragraph(text, width, hanging="  ") for text in summary.not_run(comparison))]
 
@@ -89,16 +89,16 @@ def _failure(case: str, rows: Sequence[Row]) -> list[str]:
     words = rows[0].reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
     verdict = WORDS["disagrees" if rows[0].status in WRONG else "failed"].upper()
-    said = [f"{verdict}  {', '.join(row.label for row in rows)} on {case}: {reason}"]
-    if found := next((row.agreement.mismatch for row in rows if row.agreement), None):
-        at = f"({', '.join(map(str, found.index))})" if found.index else "the only element"
-        said.append(
-            f"{_INDENT}first at {at}: got {found.got:.6g}, expected {found.expected:.6g}; "
-            f"{found.count} of {found.of} wrong"
+    text = [f"{verdict}  {', '.join(row.label for row in rows)} on {case}: {reason}"]
+    if mismatch := next((row.agreement.mismatch for row in rows if row.agreement), None):
+        at = f"({', '.join(map(str, mismatch.index))})" if mismatch.index else "the only element"
+        text.append(
+            f"{_INDENT}first at {at}: got {mismatch.got:.6g}, expected {mismatch.expected:.6g}; "
+            f"{mismatch.count} of {mismatch.of} wrong"
         )
-        if found.pattern:
-            said.append(f"{_INDENT}pattern: {found.pattern}")
-    return said
+        if mismatch.pattern:
+            text.append(f"{_INDENT}pattern: {mismatch.pattern}")
+    return text
 
 
 # --------------------------------------------------------------------------- the table of a case
@@ -119,13 +119,13 @@ def _table(
         table = grid(_columns(case, shown, view, bar), 2)
     else:
         table = fitted([(bare, 2), (bare, 1)], width)
-    said = [*(f" {line}" for line in table)]
+    blocks = [f" {line}" for line in table]
     width = min(width, WIDEST)
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]
-        said += [paragraph(f"   {note}", width) for note in notes if note]
-    said += [paragraph(f"YOURS {text}", width, hanging=_INDENT) for text in summary.yours(case, view.yours)]
-    return [case.case, *said] if titled else said
+        blocks += [paragraph(f"   {note}", width) for note in notes if note]
+    blocks += [paragraph(f"YOURS {text}", width, hanging=_INDENT) for text in summary.yours(case, view.yours)]
+    return [case.case, *blocks] if titled else blocks
 
 
 def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) -> list[Column]:
@@ -256,8 +256,8 @@ def _why(comparison: Comparison, case: CaseComparison, most: int, width: int, st
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)
-    said = "\n".join(paragraph(_INDENT + text, width, hanging=_INDENT) for text in chosen)
-    return ["WHY" + said[3:]] if chosen else []
+    why = "\n".join(paragraph(_INDENT + text, width, hanging=_INDENT) for text in chosen)
+    return ["WHY" + why[3:]] if chosen else []
 
 
 def _next(facts: Sequence[str], width: int) -> str:

@@ -28,7 +28,7 @@ _TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTC
 
 
 @dataclass(frozen=True)
-class Said:
+class Sentence:
     """A sentence, its subject (one sentence per subject) and its weight, 0 to 1."""
 
     subject: str
@@ -38,7 +38,7 @@ class Said:
     """The table of the default screen shows it already."""
 
 
-class _Figures:
+class _Facts:
     """What the rules look at: one case, its kernels of one architecture."""
 
     def __init__(self, comparison: Comparison, case: CaseComparison) -> None:
@@ -66,7 +66,7 @@ class _Figures:
         return "" if share is None else f"{percent(share)} of {figures.share_of(self.case)}"
 
 
-Rule = Callable[[_Figures], Iterator[Said]]
+Rule = Callable[[_Facts], Iterator[Sentence]]
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -75,20 +75,20 @@ def sentences(comparison: Comparison) -> list[str]:
     if case is None:
         return []
     narrowed, _ = lines.of_one_arch(comparison, case)
-    return [said.text for said in _findings(comparison, narrowed)][:MOST]
+    return [each.text for each in _findings(comparison, narrowed)][:MOST]
 
 
 def evidence(comparison: Comparison, case: CaseComparison) -> list[str]:
     """The findings on one case that the screen's table does not show, most telling first."""
-    return [said.text for said in _findings(comparison, case) if not said.in_table]
+    return [each.text for each in _findings(comparison, case) if not each.in_table]
 
 
-def _findings(comparison: Comparison, case: CaseComparison) -> list[Said]:
+def _findings(comparison: Comparison, case: CaseComparison) -> list[Sentence]:
     """One finding a subject."""
-    every = _Figures(comparison, case)
-    chosen: dict[str, Said] = {}
-    for said in sorted((said for rule in _RULES for said in rule(every)), key=lambda said: -said.weight):
-        chosen.setdefault(said.subject, said)
+    facts = _Facts(comparison, case)
+    chosen: dict[str, Sentence] = {}
+    for each in sorted((each for rule in _RULES for each in rule(facts)), key=lambda each: -each.weight):
+        chosen.setdefault(each.subject, each)
     return list(chosen.values())
 
 
@@ -107,58 +107,60 @@ def _lead(row: Row | None, other: Row | None) -> str | None:
 # --------------------------------------------------------------------------- rules
 
 
-def _bound(of: _Figures) -> Iterator[Said]:
+def _bound(facts: _Facts) -> Iterator[Sentence]:
     """Which ceiling binds by the measured ridge, and what share of it the fastest row reaches."""
-    share = figures.share(of.case, of.timed[0]) if of.timed else None
+    share = figures.share(facts.case, facts.timed[0]) if facts.timed else None
     if share is None:
         return
-    ridge, name = figures.ridge(of.case), of.name(of.timed[0])
-    at = f" ({number(figures.intensity(of.case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
-    reach = of.reach(of.timed[0]).removesuffix(" (measured)")
+    ridge, name = figures.ridge(facts.case), facts.name(facts.timed[0])
+    at = f" ({number(figures.intensity(facts.case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
+    reach = facts.reach(facts.timed[0]).removesuffix(" (measured)")
     if share < figures.FAR:
-        kind = "compute" if figures.compute_bound(of.case) else "memory"
+        kind = "compute" if figures.compute_bound(facts.case) else "memory"
         text = f"Not {kind} bound at this size{at}: {name} at {reach}."
-    elif figures.compute_bound(of.case):
+    elif figures.compute_bound(facts.case):
         whose = ", which is PyTorch's own product" if share > _BEYOND else ""
         text = f"Compute bound{at}: {name} at {reach}{whose}."
     else:
-        moved = scaled(of.case.cost.bytes, "B")
+        moved = scaled(facts.case.cost.bytes, "B")
         what = f"{moved} at" if ridge else f"{moved} compulsory, {name} at"
         text = f"Memory bound{at}: {what} {reach}."
-    yield Said("bound", 1.0, text)
+    yield Sentence("bound", 1.0, text)
 
 
-def _fastest(of: _Figures) -> Iterator[Said]:
+def _fastest(facts: _Facts) -> Iterator[Sentence]:
     """Whether anything beats the baseline."""
-    timed = [row for row in of.timed if not is_library(row.label)]
-    if len(timed) < 2 or of.baseline is None or not _is_timed(of.baseline):
+    timed = [row for row in facts.timed if not is_library(row.label)]
+    if len(timed) < 2 or facts.baseline is None or not _is_timed(facts.baseline):
         return
     best, second = timed[:2]
-    if best is of.baseline:
+    if best is facts.baseline:
         if lead := _lead(best, second):
-            text = f"{best.label} is the fastest{of.there}: speedup {lead} vs {second.label}, the next."
-            yield Said("fastest", 0.95, text)
+            text = f"{best.label} is the fastest{facts.there}: speedup {lead} vs {second.label}, the next."
+            yield Sentence("fastest", 0.95, text)
             return
         best = second
-    ratio, lead = figures.ratio(best, of.baseline), _lead(best, of.baseline)
+    ratio, lead = figures.ratio(best, facts.baseline), _lead(best, facts.baseline)
     if ratio and lead and ratio.median > 1:
         ties = [row.label for row in timed if row is not best and _lead(best, row) == ""]
         level = f", within noise of {' and '.join(ties[:2])}" if ties else ""
-        text = f"{best.label} is the fastest{of.there}{level}: speedup {lead} vs {of.baseline.label}."
-        yield Said("fastest", 0.98, text, in_table=True)
+        text = f"{best.label} is the fastest{facts.there}{level}: speedup {lead} vs {facts.baseline.label}."
+        yield Sentence("fastest", 0.98, text, in_table=True)
     elif lead is not None:
-        its = f" {of.name(best)} is at {lead}." if lead else ""
-        yield Said("fastest", 0.95, f"Nothing is measurably faster than {of.baseline.label}{of.there}.{its}")
+        its = f" {facts.name(best)} is at {lead}." if lead else ""
+        yield Sentence(
+            "fastest", 0.95, f"Nothing is measurably faster than {facts.baseline.label}{facts.there}.{its}"
+        )
 
 
-def _triton_and_cuda(of: _Figures) -> Iterator[Said]:
+def _triton_and_cuda(facts: _Facts) -> Iterator[Sentence]:
     """The best of each against the other, with the code that each takes."""
-    triton, cuda = of.best["triton"], of.best["cuda"]
+    triton, cuda = facts.best["triton"], facts.best["cuda"]
     if triton is None or cuda is None:
         return
-    cuda = figures.represented(of.case, cuda)[1]
+    cuda = figures.represented(facts.case, cuda)[1]
     rows = {"Triton": triton, "CUDA": cuda}
-    code = {way: of.sizes[row.label].lines for way, row in rows.items() if row.label in of.sizes}
+    code = {way: facts.sizes[row.label].lines for way, row in rows.items() if row.label in facts.sizes}
     longer, effort = "", ""
     if len(code) == 2 and all(code.values()) and len(set(code.values())) == 2:
         longer = max(code, key=lambda way: code[way])
@@ -174,22 +176,22 @@ def _triton_and_cuda(of: _Figures) -> Iterator[Said]:
         text = f"{ahead}: speedup {lead} vs {behind}"
         if effort:
             text += f", and {effort}" if longer == ahead else f", which {effort}"
-    yield Said("triton and cuda", 0.97, f"{text}.")
+    yield Sentence("triton and cuda", 0.97, f"{text}.")
 
 
-def _beside_a_library(of: _Figures) -> Iterator[Said]:
+def _beside_a_library(facts: _Facts) -> Iterator[Sentence]:
     """The best CUDA of this project against a library's kernels."""
-    own = of.best["cuda"]
-    for row in (row for row in of.timed if is_library(row.label)):
+    own = facts.best["cuda"]
+    for row in (row for row in facts.timed if is_library(row.label)):
         lead = _lead(own, row)
         if own and lead is not None:
             its = f": speedup {lead} vs" if lead else " is within noise of"
-            yield Said("library", 0.75, f"{of.name(own)}{of.there}{its} {row.label}.")
+            yield Sentence("library", 0.75, f"{facts.name(own)}{facts.there}{its} {row.label}.")
 
 
-def _trials(of: _Figures) -> Iterator[Said]:
+def _trials(facts: _Facts) -> Iterator[Sentence]:
     """What the best of other values buys over the default."""
-    for rows in figures.trials(of.case):
+    for rows in figures.trials(facts.case):
         best = figures.fastest(rows)
         default = next((row for row in rows if not figures.is_trial(row)), None)
         if not figures.timed_trials(rows) or best is None or default is None or not _is_timed(default):
@@ -197,121 +199,120 @@ def _trials(of: _Figures) -> Iterator[Said]:
         name, values = default.label, default.configuration.text
         if best is not default and (lead := _lead(best, default)):
             text = (
-                f"{name} is the fastest with {best.configuration.text}{of.there}: speedup {lead} vs its "
+                f"{name} is the fastest with {best.configuration.text}{facts.there}: speedup {lead} vs its "
                 f"default, {values}."
             )
         else:
             slowest = max(filter(_is_timed, rows), key=figures.cold_us)
             behind = _lead(slowest, default)
             loss = f"; the slowest, {slowest.configuration.text}, is at {behind}" if behind else ""
-            text = (
-                f"No other value is measurably faster{of.there} than the default of {name}, {values}{loss}."
-            )
-        yield Said(f"trials of {name}", 1.1, text)
+            than = f"than the default of {name}, {values}{loss}"
+            text = f"No other value is measurably faster{facts.there} {than}."
+        yield Sentence(f"trials of {name}", 1.1, text)
 
 
-def _naive(of: _Figures) -> Iterator[Said]:
+def _naive(facts: _Facts) -> Iterator[Sentence]:
     """How many kernels the naive PyTorch launches."""
-    naive = next((r for r in of.case.rows if r.level == "naive" and r.label.startswith("torch.")), None)
-    if naive is None or of.baseline is None or not figures.differs(of.baseline, naive):
+    naive = next((r for r in facts.case.rows if r.level == "naive" and r.label.startswith("torch.")), None)
+    if naive is None or facts.baseline is None or not figures.differs(facts.baseline, naive):
         return
     many, few = (
-        sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, of.baseline)
+        sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, facts.baseline)
     )
     if many > few > 0:
-        passes = f"{naive.label} launches {many} kernels ({of.baseline.label}: {few})"
-        yield Said("naive", 0.6, f"{passes}; each passes over memory.")
+        passes = f"{naive.label} launches {many} kernels ({facts.baseline.label}: {few})"
+        yield Sentence("naive", 0.6, f"{passes}; each passes over memory.")
 
 
-def _launch(of: _Figures) -> Iterator[Said]:
+def _launch(facts: _Facts) -> Iterator[Sentence]:
     """Rows whose launch overhead exceeds their GPU time: back to back, the host is the limit."""
     bound = [
         (row, row.timing.launch_us.median, row.timing.warm_us.median)
-        for row in of.case.rows
+        for row in facts.case.rows
         if row.timing and row.timing.launch_us and row.timing.warm_us
         # Both intervals must clear each other.
         if row.timing.launch_us.low > row.timing.warm_us.high
     ]
     if bound:
-        best = of.best.values()
+        best = facts.best.values()
         row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
-        rows = f"{len(bound)} of {len(of.timed)} rows"
+        rows = f"{len(bound)} of {len(facts.timed)} rows"
         times = f"{row.label} {number(launch, 2)} > {number(warm, 2)} µs"
-        yield Said("launch", 0.85, f"Launch overhead > GPU time in {rows}: {times}.")
+        yield Sentence("launch", 0.85, f"Launch overhead > GPU time in {rows}: {times}.")
 
 
-def _instruction(of: _Figures) -> Iterator[Said]:
+def _instruction(facts: _Facts) -> Iterator[Sentence]:
     """What the best of each way multiplies with, where the machine code was read for it."""
     used: dict[str, str] = {}
-    for best in filter(None, of.best.values()):
+    for best in filter(None, facts.best.values()):
         read = [kernel.instruction for kernel in _kernels(best) if kernel.instruction]
         if read:
-            used[of.name(best)] = max(read, key=lambda each: each.startswith(_TENSOR_CORES))
+            used[facts.name(best)] = max(read, key=lambda each: each.startswith(_TENSOR_CORES))
     if used:
         cores = [each.startswith(_TENSOR_CORES) for each in used.values()]
         kind = "Tensor cores" if all(cores) else "No tensor cores" if not any(cores) else "Multiplies by"
         same = len(set(used.values())) == 1
         each = ", ".join(used if same else map(" ".join, used.items()))
-        yield Said("instruction", 0.7, f"{kind}{f' ({next(iter(used.values()))})' if same else ''}: {each}.")
+        yield Sentence(
+            "instruction", 0.7, f"{kind}{f' ({next(iter(used.values()))})' if same else ''}: {each}."
+        )
 
 
 def _kernels(row: Row) -> list[KernelResources]:
     return [kernel for _, _, by_arch in figures.kernels([row]) for kernel in by_arch.values()]
 
 
-def _resources(of: _Figures) -> Iterator[Said]:
+def _resources(facts: _Facts) -> Iterator[Sentence]:
     """Spills first, then low occupancy of the best of each way."""
-    for row in of.case.rows:
+    for row in facts.case.rows:
         for kernel in (kernel for kernel in _kernels(row) if kernel.spilled_bytes):
             where = f"{kernel.spilled_bytes} bytes per thread on {kernel.arch.rstrip('af')}"
-            cost = f", {reach}" if (reach := of.reach(row)) else ""
-            yield Said("spills", 0.65, f"{of.name(row)} spills registers: {where}{cost}.")
-    for best in (of.best["cuda"], of.best["triton"]):
-        for kernel in _kernels(best) if best and of.reach(best) else ():
+            cost = f", {reach}" if (reach := facts.reach(row)) else ""
+            yield Sentence("spills", 0.65, f"{facts.name(row)} spills registers: {where}{cost}.")
+    for best in (facts.best["cuda"], facts.best["triton"]):
+        for kernel in _kernels(best) if best and facts.reach(best) else ():
             if kernel.occupancy is not None and kernel.occupancy <= 0.5 and kernel.limiter and best:
-                enough = (figures.share(of.case, best) or 0.0) >= CLOSE
-                text = (
-                    f"{of.name(best)}: occupancy {percent(kernel.occupancy)}, limited by {kernel.limiter}, "
-                    f"at {of.reach(best)}{': enough work in flight' if enough else ''}."
-                )
-                yield Said("occupancy", 0.5, text)
+                enough = (figures.share(facts.case, best) or 0.0) >= CLOSE
+                low = f"occupancy {percent(kernel.occupancy)}, limited by {kernel.limiter}"
+                at = f"{facts.reach(best)}{': enough work in flight' if enough else ''}"
+                yield Sentence("occupancy", 0.5, f"{facts.name(best)}: {low}, at {at}.")
 
 
-def _first_call(of: _Figures) -> Iterator[Said]:
+def _first_call(facts: _Facts) -> Iterator[Sentence]:
     """What compiling costs, and after how many calls it is earned back against the baseline."""
-    row = figures.fastest(of.case.rows)
+    row = figures.fastest(facts.case.rows)
     first_ms = row.timing.first_call_ms if row and row.timing else None
-    if row is None or of.baseline is None or first_ms is None or first_ms < 500:
+    if row is None or facts.baseline is None or first_ms is None or first_ms < 500:
         return
-    saved_us = figures.cold_us(of.baseline) - figures.cold_us(row)
-    if 0 < saved_us < math.inf and figures.differs(row, of.baseline):
+    saved_us = figures.cold_us(facts.baseline) - figures.cold_us(row)
+    if 0 < saved_us < math.inf and figures.differs(row, facts.baseline):
         cost = f"first call (compile + run) {first_ms / 1e3:.1f} s"
         calls = f"{first_ms * 1e3 / saved_us:,.0f} calls"
         weight = 0.35 + min(0.1, first_ms / 1e5)
-        yield Said("first call", weight, f"{row.label}: {cost}, earned back after {calls}.")
+        yield Sentence("first call", weight, f"{row.label}: {cost}, earned back after {calls}.")
 
 
-def _cache(of: _Figures) -> Iterator[Said]:
+def _cache(facts: _Facts) -> Iterator[Sentence]:
     """Whether the case fits into the L2 cache, by the fastest row's warm time."""
-    for row in of.timed[:1]:
+    for row in facts.timed[:1]:
         timing = row.timing
         if timing and timing.cold_us and timing.warm_us and timing.cold_us.low > 1.5 * timing.warm_us.high:
             times = f"{number(timing.warm_us.median)} µs, not {number(timing.cold_us.median, 4)}"
-            size = scaled(of.case.cost.bytes, "B")
+            size = scaled(facts.case.cost.bytes, "B")
             text = f"With its input in the L2 cache {row.label} takes {times}: the case's {size} fit there."
-            yield Said("cache", 0.45, text)
+            yield Sentence("cache", 0.45, text)
 
 
-def _effort(of: _Figures) -> Iterator[Said]:
+def _effort(facts: _Facts) -> Iterator[Sentence]:
     """Where nothing was timed: code size and registers of the same variant in Triton and CUDA."""
-    sizes = {label: size for label, size in of.sizes.items() if size.kernel.tokens}
+    sizes = {label: size for label, size in facts.sizes.items() if size.kernel.tokens}
     variants = [label.partition(".")[2] for label in sizes if label.startswith("triton.")]
     shared = [variant for variant in variants if f"cupy.{variant}" in sizes]
-    if of.any_timed or not shared:
+    if facts.any_timed or not shared:
         return
     variant = min(shared, key=lambda variant: sizes[f"triton.{variant}"].tokens)
     labels = f"triton.{variant}", f"cupy.{variant}"
-    rows = [row for label in labels if (row := figures.row_of(of.case, label)) and row.resources]
+    rows = [row for label in labels if (row := figures.row_of(facts.case, label)) and row.resources]
     takes = ""
     if len(rows) == 2:
         first, second = (max(kernel.registers for kernel in _kernels(row)) for row in rows)
@@ -320,7 +321,7 @@ def _effort(of: _Figures) -> Iterator[Said]:
     triton, cuda = (sizes[label] for label in labels)
     what = f"The same algorithm ({triton.algorithm})" if triton.has_algorithm_of(cuda) else variant
     text = f"{what} is {triton.lines} lines in Triton and {cuda.lines} in CUDA{takes}."
-    yield Said("effort", 0.6, text)
+    yield Sentence("effort", 0.6, text)
 
 
 _RULES: tuple[Rule, ...] = (

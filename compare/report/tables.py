@@ -147,9 +147,9 @@ SAME = "within noise"
 
 def lead(row: Row, other: Row) -> str:
     """`times`, or `SAME` where that would claim a difference that is none."""
-    found = figures.ratio(row, other)
-    claims = found is None or figures.few(row, other) or figures.differs(row, other)
-    return times(found) if claims else SAME
+    ratio = figures.ratio(row, other)
+    claims = ratio is None or figures.few(row, other) or figures.differs(row, other)
+    return times(ratio) if claims else SAME
 
 
 def percent(share: float | None) -> str:
@@ -388,13 +388,13 @@ def card(case: CaseComparison) -> str:
     if case.card is None:
         return ""
     held = [reason for reason in dict.fromkeys(case.card.throttle) if reason != "none"]
-    said = [
+    facts = [
         _range(case.card.sm_mhz, "MHz"),
         _range(case.card.power_w, "W"),
         _range(case.card.temperature_c, "°C"),
         f"clock held down by {' / '.join(held)}" if held else "",
     ]
-    return f"The card meanwhile: {', '.join(filter(None, said))}."
+    return f"The card meanwhile: {', '.join(filter(None, facts))}."
 
 
 def _range(values: Sequence[float], unit: str) -> str:
@@ -532,8 +532,8 @@ def _by_kernel(
 
 def _archs(rows: Iterable[Row]) -> list[str]:
     """The architectures that there is a kernel for, oldest first."""
-    found = {arch for _, _, by_arch in figures.kernels(rows) for arch in by_arch}
-    return sorted(found, key=lambda arch: int(arch.removeprefix("sm_")))
+    archs = {arch for _, _, by_arch in figures.kernels(rows) for arch in by_arch}
+    return sorted(archs, key=lambda arch: int(arch.removeprefix("sm_")))
 
 
 def _how_known(rows: Sequence[Row]) -> str:
@@ -579,7 +579,7 @@ def _size(size: RoleSize) -> str:
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
     """``(way, concepts)``: what a reader of each way must know, and what some variants ask for besides."""
-    found = []
+    ways = []
     for way in dict.fromkeys(map(way_of, comparison.code_sizes)):
         sizes = {label: size for label, size in comparison.code_sizes.items() if way_of(label) == way}
         askers = grouped((concept, label) for label, size in sizes.items() for concept in size.concepts)
@@ -590,8 +590,8 @@ def concepts(comparison: Comparison) -> list[tuple[str, str]]:
         common = ", ".join(groups.pop(""))
         extra = [f"{who} also {', '.join(words)}" for who, words in groups.items()]
         if askers:
-            found.append((way, "; ".join(filter(None, (common, *extra)))))
-    return found
+            ways.append((way, "; ".join(filter(None, (common, *extra)))))
+    return ways
 
 
 def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
@@ -606,7 +606,7 @@ def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     """``(labels, reason)`` of every row that has something to explain, equal reasons together."""
 
-    def said() -> Iterator[tuple[str, str]]:
+    def every() -> Iterator[tuple[str, str]]:
         for row in (row for case in comparison.cases for row in case.rows):
             timing = None if row.recorded else row.timing
             notes = (timing.unverified, *timing.notes) if timing else ()
@@ -614,7 +614,7 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
                 (reason, row.label) for reason in (row.reason, row.configuration.unmatched, *notes) if reason
             )
 
-    return [(", ".join(labels), reason) for reason, labels in grouped(said()).items()]
+    return [(", ".join(labels), reason) for reason, labels in grouped(every()).items()]
 
 
 def told_apart(comparison: Comparison) -> str:
@@ -622,15 +622,15 @@ def told_apart(comparison: Comparison) -> str:
     environment = comparison.environment
     if environment.device_type != "cuda":
         return ""
-    found = environment.calibration or calibration.BUILT_IN
+    calibrated = environment.calibration or calibration.BUILT_IN
     limits, above = [], 0.0
-    for size in found.classes:
+    for size in calibrated.classes:
         reach = f"from {above:.0f} µs" if math.isinf(size.below_us) else f"below {size.below_us:.0f} µs"
         limits.append(f"{_share(size.share)} {reach}")
         above = size.below_us
     how = (
-        f"calibrated on {found.created[:10]}"
-        if found.created
+        f"calibrated on {calibrated.created[:10]}"
+        if calibrated.created
         else "built in; 'python -m compare doctor --calibrate' finds this machine's own"
     )
     return f"between processes of equal code: {', '.join(limits)} ({how})"
