@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
@@ -605,16 +605,12 @@ def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     """``(labels, reason)`` of every row that has something to explain, equal reasons together."""
-
-    def every() -> Iterator[tuple[str, str]]:
-        for row in (row for case in comparison.cases for row in case.rows):
-            timing = None if row.recorded else row.timing
-            notes = (timing.unverified, *timing.notes) if timing else ()
-            yield from (
-                (reason, row.label) for reason in (row.reason, row.configuration.unmatched, *notes) if reason
-            )
-
-    return [(", ".join(labels), reason) for reason, labels in grouped(every()).items()]
+    every: list[tuple[str, str]] = []
+    for row in (row for case in comparison.cases for row in case.rows):
+        timing = None if row.recorded else row.timing
+        notes = (timing.unverified, *timing.notes) if timing else ()
+        every += [(note, row.label) for note in (row.reason, row.configuration.unmatched, *notes) if note]
+    return [(", ".join(labels), reason) for reason, labels in grouped(every).items()]
 
 
 def told_apart(comparison: Comparison) -> str:
