@@ -201,9 +201,9 @@ def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: in
 
 
 def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[str]:
-    cells = zip(*(_swept(each, baseline) for each in shown), strict=True)
-    rows = (figures.row_of(each.comparison, baseline) for each in shown)
-    us = [figures.cold_us(row) if row else math.inf for row in rows]
+    references = [figures.row_of(each.comparison, figures.baseline_of(each.comparison)) for each in shown]
+    us = [figures.cold_us(row) if row else math.inf for row in references]
+    cells = zip(*map(_swept, shown, references), strict=True)
     names, *others = (
         Column(header, column, left=header in ("best of each way", "fastest", ""))
         for header, column in zip(("best of each way", *WAYS, "fastest", "% of", ""), cells, strict=True)
@@ -216,10 +216,10 @@ def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[s
     return fitted(choices, width)
 
 
-def _swept(standing: Standing, baseline: str) -> tuple[str, ...]:
+def _swept(standing: Standing, reference: Row | None) -> tuple[str, ...]:
     """The case, the speedup of each way's best, who is the fastest, and at which share of what."""
     case = standing.comparison
-    reference, fastest = figures.row_of(case, baseline), figures.fastest(case.rows)
+    fastest = figures.fastest(case.rows)
     best = (standing.best.get(way) for way in WAYS)
     ratios = (figures.ratio(row, reference) if row and reference else None for row in best)
     share = figures.share(case, fastest) if fastest else None
