@@ -187,7 +187,7 @@ class _Chart:
         self.best = {way: self.rows[row.label] for way, row in best.items()}
 
     def bound(self, recorded: Recorded) -> Bound:
-        return crossover.bound(recorded.row, self.case.cost, recorded.comparison.ceilings)
+        return crossover.bound(recorded.comparison, recorded.row)
 
     @property
     def fastest(self) -> Bound:
