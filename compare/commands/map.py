@@ -51,14 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: nothing of this is recorded, or a file cannot be read or written.
     """
     outputs.check_tables(arguments)
-    from compare.history.map import reading
+    from compare.history import reading
 
     return show(arguments, reading.files_of(arguments.records))
 
 
 def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     from compare.device import gpu_name
-    from compare.history.map import reading, survey
+    from compare.history import reading
+    from compare.history.map import survey
     from compare.report import maps, plots, terminal
 
     if arguments.plot:
@@ -68,7 +69,7 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     for op in arguments.ops:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
-    found = survey.survey(runs, survey.hashes(arguments.ops or known), arguments.ops, arguments.only)
+    found = survey(runs, arguments.ops, arguments.only)
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
     texts = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
     writes = [partial(outputs.write, file, render(found)) for file, render in texts if file]

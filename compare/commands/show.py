@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.case and arguments.op == "all":
         raise UsageError("--case goes with one op, as sizes differ by op; name it instead of 'all'")
     outputs.check_tables(arguments)
-    from compare.history.map import reading
+    from compare.history import reading
     from compare.records import archive
     from compare.report import csv_file, markdown, terminal
 
@@ -78,7 +78,7 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
         UsageError: nothing is, or the files are of several devices.
     """
     from compare.device import gpu_name
-    from compare.history.map import reading
+    from compare.history import reading
     from compare.history.recorded import merged
 
     names = [] if op == "all" else [op]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from statistics import median
 
-from compare.history.map.summary import Summary, summaries
-from compare.history.map.survey import Best, Map, Place, Point
+from compare.history.map import Best, Map, Place, Point, Summary, summaries
 from compare.model.op import WAYS
 from compare.report import csv_file, markdown, terminal
+from compare.report.lines import grouped
 from compare.report.tables import NOTHING, SAME, Table, number, percent, table, times
 
 _LEGEND = (
@@ -31,8 +31,14 @@ _FRONT_LEGEND = (
     "median over the cases in which launch overhead does not bind the fastest, with the lowest and the "
     "highest. Pareto front: no implementation with as few tokens reaches as much, noise aside."
 )
-_FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
-_NAMES = {"torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
+_CHOICES = {
+    "torch": "PyTorch is the fastest",
+    "triton": "Triton is the fastest",
+    "cuda": "CUDA is the fastest",
+    "within noise": "Within noise, so that the least code decides (lines),",
+    "by case": "The case decides",
+}
+"""By verdict and way: how the line of the ops with it begins."""
 
 
 def render(found: Map, width: int, *, whole: bool = True) -> str:
@@ -58,37 +64,33 @@ def render(found: Map, width: int, *, whole: bool = True) -> str:
     for each in (by_op, cases(found), wins(found)):
         blocks += explained(each, terminal.laid_out(each, width))
     if found.points:
-        lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
-        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(_FRONT_LEGEND, prose)]
+        title = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
+        shown = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
+        blocks += ["\n".join([title, *shown]), terminal.paragraph(_FRONT_LEGEND, prose)]
     return "\n\n".join(blocks)
 
 
 def choices(found: Map) -> list[str]:
     """Which way to choose: the ops by the way that is the fastest, those within noise, and those by case."""
     by_op = summaries(found.places)
-
-    def said(what: str, chosen: list[str]) -> list[str]:
-        return [f"{what} on {len(chosen)} of {len(by_op)} ops: {', '.join(chosen)}."] if chosen else []
-
-    lines = []
-    for way in WAYS:
-        ahead = [op for op in by_op if op.verdict == "fastest" and op.first.way == way]
-        lines += said(
-            f"{_NAMES[way]} is the fastest",
-            [f"{op.op} {op.lead.median:.2f}x" if op.lead else op.op for op in ahead],
-        )
-    noise = [op for op in by_op if op.verdict == "within noise"]
-    lines += said(
-        "Within noise, so that the least code decides (lines),",
-        [f"{op.op} {op.level[0].label} {_lines(op.level[0])}" for op in noise],
-    )
-    mixed = [op for op in by_op if op.verdict == "by case"]
-    return lines + said("The case decides", [f"{op.op} ({_counts(op)})" for op in mixed])
+    chosen: dict[str, list[str]] = {verdict: [] for verdict in _CHOICES}
+    for op in by_op:
+        if op.verdict == "fastest":
+            chosen[op.first.way].append(f"{op.op} {median(op.leads):.2f}x" if op.leads else op.op)
+        elif op.verdict == "within noise":
+            chosen[op.verdict].append(f"{op.op} {op.level[0].label} {_lines(op.level[0])}")
+        else:
+            chosen[op.verdict].append(f"{op.op} ({_counts(op)})")
+    return [
+        f"{_CHOICES[verdict]} on {len(names)} of {len(by_op)} ops: {', '.join(names)}."
+        for verdict, names in chosen.items()
+        if names
+    ]
 
 
 def _counts(op: Summary) -> str:
-    alone = [f"{way} {op.alone[way]}" for way in WAYS if op.alone.get(way)]
-    return ", ".join([*alone, *([f"within noise {op.noise}"] if op.noise else [])])
+    counts = {**{way: op.alone[way] for way in WAYS}, "within noise": op.noise}
+    return ", ".join(f"{what} {count}" for what, count in counts.items() if count)
 
 
 def as_markdown(found: Map) -> str:
@@ -117,7 +119,7 @@ def ops(found: Map) -> Table:
             "op": lambda op: op.op,
             "fastest way": _fastest_way,
             "speedup over\nthe next way": _lead_of_op,
-            "share": lambda op: percent(op.share.median if op.share else None),
+            "share": lambda op: percent(op.share),
             "lines": _lines_to_write,
             "cases": lambda op: f"{op.cases}/{op.of}",
             "next way": lambda op: _marked(_next_way(op)),
@@ -165,14 +167,12 @@ def wins(found: Map) -> Table:
         {
             "op": lambda op: op.op,
             "cases": lambda op: str(op.cases),
-            **{way: partial(_alone, way) for way in WAYS},
+            "torch": lambda op: str(op.alone["torch"]),
+            "triton": lambda op: str(op.alone["triton"]),
+            "cuda": lambda op: str(op.alone["cuda"]),
             "within noise": lambda op: str(op.noise),
         },
     )
-
-
-def _alone(way: str, op: Summary) -> str:
-    return str(op.alone.get(way, 0))
 
 
 def efforts(found: Map) -> Table:
@@ -196,15 +196,14 @@ def efforts(found: Map) -> Table:
 
 def fronts(found: Map) -> list[str]:
     """A line for each op: ``softmax: torch.eager 35 tokens, 50%; triton.onepass 385, 96%``."""
-    lines = []
-    for op in dict.fromkeys(point.op for point in found.points):
-        said: list[str] = []
-        for point in (point for point in found.points if point.op == op and point.front):
-            unit = "" if said else " tokens"
+    by_op: dict[str, list[str]] = {}
+    for point in found.points:
+        names = by_op.setdefault(point.op, [])
+        if point.front:
             some = f" ({point.cases} of {point.of} cases)" if point.cases < point.of else ""
-            said.append(f"{_marked(point)} {point.tokens}{unit}, {percent(point.share)}{some}")
-        lines.append(f"{op}: {'; '.join(said)}")
-    return lines
+            unit = "" if names else " tokens"
+            names.append(f"{_marked(point)} {point.tokens}{unit}, {percent(point.share)}{some}")
+    return [f"{op}: {'; '.join(names)}" for op, names in by_op.items()]
 
 
 def _fastest_way(op: Summary) -> str:
@@ -216,7 +215,8 @@ def _fastest_way(op: Summary) -> str:
 def _lead_of_op(op: Summary) -> str:
     if op.verdict == "within noise":
         return SAME
-    return f"{op.lead.median:.2f} ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
+    leads = op.leads
+    return f"{median(leads):.2f} ({min(leads):.2f}-{max(leads):.2f})" if leads else NOTHING
 
 
 def _lines_to_write(op: Summary) -> str:
@@ -260,16 +260,13 @@ def _marked(entry: Best | Point | None) -> str:
 
 def _head(found: Map, *, whole: bool = True) -> list[str]:
     """Where and when; and whose source has changed since, by name or how many of each op."""
-    lines = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
-    by_op: dict[str, list[str]] = {}
-    for op, label in found.changed:
-        by_op.setdefault(op, []).append(label)
-    if by_op:
+    head = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
+    if by_op := grouped(found.changed):
         named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
         counted = ", ".join(f"{len(labels)} of {op}" for op, labels in by_op.items())
         what = "Source changed since, or gone, so figures may have changed"
-        lines.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
-    return lines
+        head.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
+    return head
 
 
 def _cells(place: Place) -> csv_file.Cells:
