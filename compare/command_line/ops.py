@@ -69,7 +69,7 @@ def html_page(file: Path | None) -> Callable[[Sequence[Comparison]], str] | None
     if file is None:
         return None
     # Start-up: only --html needs Jinja2 and the library of its figures.
-    from compare.report.html import page
+    from compare.report.html import figures, page
 
-    page.check()
+    figures.library()
     return page.dumps
