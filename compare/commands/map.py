@@ -69,12 +69,12 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     for op in arguments.ops:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
-    found = survey(runs, arguments.ops, arguments.only)
+    chart = survey(runs, arguments.ops, arguments.only)
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
     texts = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
-    writes = [partial(outputs.write, file, render(found)) for file, render in texts if file]
-    writes.append(partial(outputs.write_json, arguments.json, found))
+    writes = [partial(outputs.write, file, render(chart)) for file, render in texts if file]
+    writes.append(partial(outputs.write_json, arguments.json, chart))
     if arguments.plot:
-        writes.append(partial(plots.draw, found, arguments.plot))
-    outputs.beside(lambda: terminal.put(lambda width: maps.render(found, width, whole=whole)), writes)
+        writes.append(partial(plots.draw, chart, arguments.plot))
+    outputs.beside(lambda: terminal.put(lambda width: maps.render(chart, width, whole=whole)), writes)
     return status.SUCCESS

@@ -31,7 +31,7 @@ _FONT = 8.0
 _GREY = "#777777"
 
 
-def save(found: Map, file: Path) -> None:
+def save(chart: Map, file: Path) -> None:
     """Draw `figure` into a file, as its ending says; one record makes one file.
 
     Raises:
@@ -41,12 +41,12 @@ def save(found: Map, file: Path) -> None:
     # Without a date, and with identifiers that are not drawn at random.
     undated = {"Date": None} if kind == "svg" else None
     with matplotlib.rc_context({"svg.hashsalt": "map"}):
-        figure(found).savefig(file, format=kind, dpi=150, metadata=undated)
+        figure(chart).savefig(file, format=kind, dpi=150, metadata=undated)
 
 
-def figure(found: Map) -> Any:
+def figure(chart: Map) -> Any:
     """A panel for each op, a point for each implementation, and a line through the Pareto front."""
-    ops = list(dict.fromkeys(point.op for point in found.points))
+    ops = list(dict.fromkeys(point.op for point in chart.points))
     columns = math.ceil(math.sqrt(len(ops)))  # as wide as a screen, which is wider than high as panels are
     rows = math.ceil(len(ops) / columns)
     wide, high = _PANEL if len(ops) <= _FEW else _SMALL_PANEL
@@ -56,7 +56,7 @@ def figure(found: Map) -> Any:
     handles: dict[str, Any] = {}
     labels = []
     for panel, op in zip(panels, ops, strict=False):
-        labels.append((panel, _panel(panel, [point for point in found.points if point.op == op])))
+        labels.append((panel, _panel(panel, [point for point in chart.points if point.op == op])))
         handles |= {handle.get_label(): handle for handle in panel.get_legend_handles_labels()[0]}
     for panel in panels[len(ops) :]:
         panel.set_visible(False)
@@ -65,11 +65,11 @@ def figure(found: Map) -> Any:
     for panel in panels[: len(ops) : columns]:
         panel.set_ylabel("speed: share of the ceiling")
     drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
-    some = "; (2/3): of 2 of these 3" * any(point.cases < point.of for point in found.points)
+    some = "; (2/3): of 2 of these 3" * any(point.cases < point.of for point in chart.points)
     drawn.suptitle(
-        f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}\n"
+        f"What effort buys, as recorded on {chart.device}, {' to '.join(chart.dates)}\n"
         "effort: own code and the op's helpers; speed: the median of the cases in which launching does not "
-        f"bind{some}" + "\n* its source has changed since" * bool(found.changed)
+        f"bind{some}" + "\n* its source has changed since" * bool(chart.changed)
     )
     drawn.draw_without_rendering()  # where everything is, is known only then
     for panel, texts in labels:

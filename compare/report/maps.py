@@ -41,11 +41,11 @@ _CHOICES = {
 """By verdict and way: how the line of the ops with it begins."""
 
 
-def render(found: Map, width: int, *, whole: bool = True) -> str:
+def render(chart: Map, width: int, *, whole: bool = True) -> str:
     """The screen as plain text: which way to choose, a line per op, and how to see the rest.
 
     Args:
-        found: the map.
+        chart: the map.
         width: of the terminal.
         whole: also further columns, every case, how often each way is the fastest, and the Pareto fronts.
     """
@@ -54,25 +54,25 @@ def render(found: Map, width: int, *, whole: bool = True) -> str:
     def explained(shown: Table, text: str) -> list[str]:
         return [text, *(terminal.paragraph(line, prose) for line in shown.legend)]
 
-    by_op = ops(found)
-    blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(found, whole=whole))]
-    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(found)))
+    by_op = ops(chart)
+    blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(chart, whole=whole))]
+    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(chart)))
     if not whole:
         # How to see what the screen leaves out.
-        rest = f"--all {len(found.places)} cases · map {found.places[0].op} · --plot map.svg · --csv map.csv"
+        rest = f"--all {len(chart.places)} cases · map {chart.places[0].op} · --plot map.svg · --csv map.csv"
         return "\n\n".join([*blocks, *explained(by_op, terminal.layout(by_op, width)[0]), f"NEXT  {rest}"])
-    for each in (by_op, cases(found), wins(found)):
+    for each in (by_op, cases(chart), wins(chart)):
         blocks += explained(each, terminal.laid_out(each, width))
-    if found.points:
+    if chart.points:
         title = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
-        shown = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
+        shown = [terminal.paragraph(line, prose, "  ") for line in fronts(chart)]
         blocks += ["\n".join([title, *shown]), terminal.paragraph(_FRONT_LEGEND, prose)]
     return "\n\n".join(blocks)
 
 
-def choices(found: Map) -> list[str]:
+def choices(chart: Map) -> list[str]:
     """Which way to choose: the ops by the way that is the fastest, those within noise, and those by case."""
-    by_op = summaries(found.places)
+    by_op = summaries(chart.places)
     chosen: dict[str, list[str]] = {verdict: [] for verdict in _CHOICES}
     for op in by_op:
         if op.verdict == "fastest":
@@ -93,28 +93,28 @@ def _counts(op: Summary) -> str:
     return ", ".join(f"{what} {count}" for what, count in counts.items() if count)
 
 
-def as_markdown(found: Map) -> str:
-    tables = [ops(found), wins(found), cases(found), efforts(found)]
-    choice = "\n".join(f"- {line}" for line in choices(found))
+def as_markdown(chart: Map) -> str:
+    tables = [ops(chart), wins(chart), cases(chart), efforts(chart)]
+    choice = "\n".join(f"- {line}" for line in choices(chart))
     legends = (line for each in tables for line in each.legend)
-    parts = ["## The map", *_head(found), choice, *map(markdown.table, tables), *legends]
+    parts = ["## The map", *_head(chart), choice, *map(markdown.table, tables), *legends]
     return markdown.document(parts)
 
 
-def as_csv(found: Map) -> str:
+def as_csv(chart: Map) -> str:
     """One line for each op and case; of every way its fastest implementation."""
-    lines = [dict(_cells(place)) for place in found.places]
+    lines = [dict(_cells(place)) for place in chart.places]
     return csv_file.table(lines, list(lines[0]))
 
 
 # --------------------------------------------------------------------------- tables
 
 
-def ops(found: Map) -> Table:
+def ops(chart: Map) -> Table:
     """A line for each op, the columns by importance: a screen shows as many as fit."""
     return table(
-        f"The fastest way, op by op, as recorded on {found.device}",
-        summaries(found.places),
+        f"The fastest way, op by op, as recorded on {chart.device}",
+        summaries(chart.places),
         {
             "op": lambda op: op.op,
             "fastest way": _fastest_way,
@@ -128,21 +128,21 @@ def ops(found: Map) -> Table:
             "fastest alone on": _counts,
         },
         ("fastest way", "next way", "binds", "fastest alone on"),
-        (" ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if found.changed else [])]),),
+        (" ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if chart.changed else [])]),),
     )
 
 
-def cases(found: Map) -> Table:
+def cases(chart: Map) -> Table:
     """A line for each op and case: the fastest way, and its speedup over the next."""
     legends = {
         _LEGEND: True,
-        _FEW_LEGEND: any(place.rounds for place in found.places),
-        _ACROSS_LEGEND: any(place.across for place in found.places),
-        _CHANGED_LEGEND: bool(found.changed),
+        _FEW_LEGEND: any(place.rounds for place in chart.places),
+        _ACROSS_LEGEND: any(place.across for place in chart.places),
+        _CHANGED_LEGEND: bool(chart.changed),
     }
     return table(
-        f"The fastest way, by op and case, as recorded on {found.device}",
-        found.places,
+        f"The fastest way, by op and case, as recorded on {chart.device}",
+        chart.places,
         {
             "case": lambda place: f"{place.op} {place.case}",
             "lowest median": lambda place: _marked(place.ways[0]),
@@ -159,11 +159,11 @@ def cases(found: Map) -> Table:
     )
 
 
-def wins(found: Map) -> Table:
+def wins(chart: Map) -> Table:
     """A line for each op: on how many of its cases each way is the fastest alone."""
     return table(
         "On how many cases each way is the fastest alone",
-        summaries(found.places),
+        summaries(chart.places),
         {
             "op": lambda op: op.op,
             "cases": lambda op: str(op.cases),
@@ -175,11 +175,11 @@ def wins(found: Map) -> Table:
     )
 
 
-def efforts(found: Map) -> Table:
+def efforts(chart: Map) -> Table:
     """A line for each implementation, by growing effort."""
     return table(
-        f"Effort against speed, as recorded on {found.device}",
-        found.points,
+        f"Effort against speed, as recorded on {chart.device}",
+        chart.points,
         {
             "op": lambda point: point.op,
             "implementation": _marked,
@@ -194,10 +194,10 @@ def efforts(found: Map) -> Table:
     )
 
 
-def fronts(found: Map) -> list[str]:
+def fronts(chart: Map) -> list[str]:
     """A line for each op: ``softmax: torch.eager 35 tokens, 50%; triton.onepass 385, 96%``."""
     by_op: dict[str, list[str]] = {}
-    for point in found.points:
+    for point in chart.points:
         names = by_op.setdefault(point.op, [])
         if point.front:
             some = f" ({point.cases} of {point.of} cases)" if point.cases < point.of else ""
@@ -258,10 +258,10 @@ def _marked(entry: Best | Point | None) -> str:
     return NOTHING if entry is None else f"{entry.label} *" if entry.changed else entry.label
 
 
-def _head(found: Map, *, whole: bool = True) -> list[str]:
+def _head(chart: Map, *, whole: bool = True) -> list[str]:
     """Where and when; and whose source has changed since, by name or how many of each op."""
-    head = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
-    if by_op := grouped(found.changed):
+    head = [f"Recorded on {chart.device}, {' to '.join(chart.dates)}."]
+    if by_op := grouped(chart.changed):
         named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
         counted = ", ".join(f"{len(labels)} of {op}" for op, labels in by_op.items())
         what = "Source changed since, or gone, so figures may have changed"

@@ -28,18 +28,18 @@ def check(file: Path) -> None:
     _figure()
 
 
-def draw(found: Map, file: Path) -> None:
+def draw(chart: Map, file: Path) -> None:
     """A panel for each op, a point for each implementation, and a line through the Pareto front.
 
     Raises:
         UsageError: there is nothing to draw, or the file cannot be written.
     """
-    if not found.points:
+    if not chart.points:
         raise UsageError(
             "--plot: no implementation on record has both a code size and a share of its ceiling"
         )
     try:
-        _figure().save(found, file)
+        _figure().save(chart, file)
     except OSError as error:
         raise UsageError(f"{file} could not be written: {error}") from None
 

@@ -116,9 +116,8 @@ def _class_of(kind: _TokenType) -> str:
 
 def _shown(impl: Implementation) -> list[Path]:
     """The op's own files before shared headers, kernels before the code that launches them."""
-    found = [path for path in sources(impl) if not any(path.is_relative_to(no) for no in _NOT_SHOWN)]
     return sorted(
-        found,
+        (path for path in sources(impl) if not any(path.is_relative_to(no) for no in _NOT_SHOWN)),
         key=lambda path: (impl.op not in (path.stem, path.parent.name), path.suffix != ".cuh", path.name),
     )
 
@@ -141,10 +140,10 @@ def _functions(file: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def _block(file: Path, wanted: str) -> tuple[int, int] | None:
+def _block(file: Path, name: str) -> tuple[int, int] | None:
     """First and last line of a C++ function whose closing brace stands at the start of a line."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    defined = re.compile(rf"\b{re.escape(wanted)}\s*\(")
+    defined = re.compile(rf"\b{re.escape(name)}\s*\(")
     for first, line in enumerate(lines):
         if defined.search(line) and not line.lstrip().startswith("//"):
             last = next((i for i in range(first, len(lines)) if lines[i].startswith("}")), first)
