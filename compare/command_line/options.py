@@ -78,7 +78,7 @@ def add_page(add: Callable[..., Any]) -> None:
 
 
 def add_records(add: Callable[..., Any]) -> None:
-    """``--records``, for `history.map.reading.files_of`."""
+    """``--records``, for `history.reading.files_of`."""
     add(
         "--records",
         nargs="+",

@@ -87,9 +87,9 @@ def renderers(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Com
 
     by_option = {"json": archive.dumps, "csv": csv_file.dumps, "markdown": markdown.dumps}
     if arguments.html:
-        from compare.report.html import page  # start-up
+        from compare.report.html import figures, page  # start-up
 
-        page.check()
+        figures.library()
         by_option["html"] = page.dumps
     return by_option
 

@@ -36,14 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Survey the records of ``--records``, by default those of this machine; the exit status."""
-    from compare.history.map import reading
+    from compare.history import reading
 
     return show(arguments, reading.files_of(arguments.records))
 
 
 def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     from compare.device import gpu_name
-    from compare.history.map import reading, survey
+    from compare.history import reading
+    from compare.history.map import survey
     from compare.report import maps, plots, terminal
 
     if arguments.plot:
@@ -53,12 +54,12 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     for op in arguments.ops:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
-    overview = survey.survey(runs, survey.hashes(arguments.ops or known), arguments.ops, arguments.only)
+    chart = survey(runs, arguments.ops, arguments.only)
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
     writes = outputs.writes(
-        arguments, overview, json=outputs.as_json, csv=maps.as_csv, markdown=maps.as_markdown
+        arguments, chart, json=outputs.as_json, csv=maps.as_csv, markdown=maps.as_markdown
     )
     if arguments.plot:
-        writes.append(partial(plots.draw, overview, arguments.plot))
-    outputs.beside(lambda: terminal.put(lambda width: maps.render(overview, width, whole=whole)), writes)
+        writes.append(partial(plots.draw, chart, arguments.plot))
+    outputs.beside(lambda: terminal.put(lambda width: maps.render(chart, width, whole=whole)), writes)
     return status.SUCCESS

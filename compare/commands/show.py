@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the records of ``--records``, by default those of this machine; the exit status."""
     if arguments.case and arguments.op == "all":
         raise UsageError("--case goes with one op, as sizes differ by op; name it instead of 'all'")
-    from compare.history.map import reading
+    from compare.history import reading
     from compare.report import terminal
 
     files = reading.files_of(arguments.records)
@@ -66,7 +66,7 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
         UsageError: nothing is, or the files are of several devices.
     """
     from compare.device import gpu_name
-    from compare.history.map import reading
+    from compare.history import reading
     from compare.history.recorded import merged
 
     names = [] if op == "all" else [op]

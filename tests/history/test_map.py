@@ -14,16 +14,15 @@ import pytest
 import made_up
 from compare import cli
 from compare.command_line.status import SUCCESS
-from compare.history.map import reading
-from compare.history.map.summary import summaries
-from compare.history.map.survey import Point, survey, with_front
+from compare.history import reading
+from compare.history.map import Point, summaries, with_front
 from compare.model.op import Cost, UsageError, way_of
 from compare.model.result import CaseComparison, Ceilings, CodeSize, Comparison, RoleSize, Row, Timing
 from compare.records import archive
 from compare.report import maps
 from compare.timing import statistics
 from compare.timing.statistics import estimate
-from made_up import APART, charted, hashes, one
+from made_up import APART, charted, one
 
 
 def with_rows(run: Comparison, *rows: Row) -> Comparison:
@@ -32,6 +31,12 @@ def with_rows(run: Comparison, *rows: Row) -> Comparison:
     labels = {row.label for row in rows}
     kept = (*(row for row in case.rows if row.label not in labels), *rows)
     return replace(run, cases=(replace(case, rows=kept),))
+
+
+@pytest.fixture(autouse=True)
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No source has changed since these runs."""
+    monkeypatch.setattr("compare.history.recorded.source_hash", lambda impl: f"hash of {impl.label}")
 
 
 # --------------------------------------------------------------------------- the fastest way
@@ -158,11 +163,9 @@ def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
     assert op.first.label.endswith(".onepass")
     assert op.second is not None
     assert op.second.way == "torch"
-    assert op.lead is not None
-    assert op.lead.highest == pytest.approx(58.2 / 47.2, rel=0.01)
-    assert op.lead.lowest == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
-    assert op.share is not None
-    assert op.share.lowest == pytest.approx(op.share.highest / 3, rel=0.01)
+    assert max(op.leads) == pytest.approx(58.2 / 47.2, rel=0.01)
+    assert min(op.leads) == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
+    assert op.share == found.places[0].ways[0].share
     assert (op.verdict, op.alone, op.noise) == ("fastest", {"cuda": 3, "torch": 1}, 0)
     assert op.binds == "bandwidth"
     (line,) = maps.choices(found)
@@ -205,7 +208,7 @@ def test_a_way_that_stands_on_few_cases_is_not_the_fastest() -> None:
     (op,) = summaries(charted(made_up.comparison(scaled(), *cases)).places)
     assert op.first.way == "torch"
     (only,) = summaries(charted(one(APART), only=("triton.*",)).places)
-    assert (only.second, only.lead) == (None, None)
+    assert (only.second, only.leads) == (None, ())
     assert "-" in maps.ops(charted(one(APART), only=("triton.*",))).rows[0]
     assert maps.cases(charted(one(APART), only=("triton.*",))).rows[0][6:] == ("-", "-", "-")
 
@@ -229,11 +232,12 @@ def test_the_short_screen_says_first_which_way_to_choose_and_how_to_see_the_rest
 
 
 def test_what_has_changed_since_is_marked_and_named() -> None:
+    changed = ("torch.compile", "triton.onepass")
     run = one(APART)
-    now = hashes(run) | {("softmax", "torch.compile"): "another"}
-    del now["softmax", "triton.onepass"]
-    found = survey([run], now)
-    assert set(found.changed) == {("softmax", "torch.compile"), ("softmax", "triton.onepass")}
+    (case,) = run.cases
+    older = (replace(row, source_hash="another") for row in case.rows if row.label in changed)
+    found = charted(with_rows(run, *older))
+    assert found.changed == tuple(("softmax", label) for label in changed)
     (place,) = found.places
     assert [best.changed for best in place.ways] == [False, True, True]
     text = maps.render(found, 200)

@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
-from compare.history.map import reading
-from compare.history.map.survey import Map, hashes, survey
+from compare.history import reading
+from compare.history.map import Map, survey
 from compare.history.recorded import recorded
 from compare.model.op import LIBRARY, Op, UsageError
 from compare.records import archive
@@ -169,7 +169,7 @@ def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
     runs = reading.read(file for file, _ in files)
     device = max(runs, key=lambda run: run.created).environment.device
     runs = [run for run in runs if run.environment.device == device]
-    return survey(runs, hashes({run.op for run in runs}))
+    return survey(runs)
 
 
 def _screen(op: Op, results: Path) -> str:

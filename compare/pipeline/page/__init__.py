@@ -22,7 +22,7 @@ from compare.pipeline.differences import differences
 from compare.pipeline.records import CompilerStage, Opened, Pass
 from compare.pipeline.screen import cached, reasons, shortened
 from compare.pipeline.tracing import Traced, traced
-from compare.report.html.sources import class_of
+from compare.report.html.sources import coloured
 from compare.report.terminal import PROSE_WIDTH
 from compare.resources.sass.instruction_mix import in_order, kinds
 
@@ -129,11 +129,5 @@ def _colours(text: str, language: str) -> str:
     """Runs of characters of one colour, line by line: ``3k 5 2v``; empty: no colours."""
     if not language:
         return ""
-    lines: list[list[str]] = [[]]
-    for kind, value in highlight.lexer(language).get_tokens(text):
-        for count, part in enumerate(value.split("\n")):
-            if count:
-                lines.append([])
-            if part:
-                lines[-1].append(f"{len(part)}{class_of(kind)}")
-    return "\n".join(" ".join(line) for line in lines)
+    lines = coloured(text, highlight.lexer(language))
+    return "\n".join(" ".join(f"{len(run)}{colour}" for colour, run in line) for line in lines)
