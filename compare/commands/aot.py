@@ -14,7 +14,7 @@ from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
 from compare.model.op import Case, UsageError
 
 if TYPE_CHECKING:
-    from compare.aot.programs import ProgramReport
+    from compare.aot.running import ProgramReport
 
 _EPILOG = """\
 examples:
@@ -69,7 +69,8 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
     No ``archs``: what is compiled for here by default.
     """
     # Start-up: --help and mistakes need neither PyTorch nor Triton.
-    from compare.aot import plan, programs, screen
+    from compare.aot import plan, running, screen
+    from compare.report import terminal
 
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
@@ -79,8 +80,11 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
             f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "
             "name a Triton or a CUDA implementation"
         )
-    report = programs.build_and_run(op, case, impls, archs, out)
-    outputs.beside(lambda: screen.put(report), [lambda: outputs.write_json(arguments.json, report)])
+    report = running.build_and_run(op, case, impls, archs, out)
+    outputs.beside(
+        lambda: terminal.put(lambda width: screen.render(report, width)),
+        [lambda: outputs.write_json(arguments.json, report)],
+    )
     return _exit_status(report)
 
 
