@@ -19,6 +19,7 @@ from compare.model.result import (
     Environment,
     Finding,
     KernelResources,
+    Provenance,
     Ratio,
     RoleSize,
     Row,
@@ -54,6 +55,8 @@ LAPTOP = replace(
     l2_bytes=None,
     driver=None,
 )
+
+RECORDED = Provenance(H100.device, "2026-11-21T00:00:00+00:00")
 
 AGREEMENT = Agreement(
     passed=True,
@@ -193,7 +196,7 @@ def with_row(entry: CaseComparison, label: str, **changes: object) -> CaseCompar
 
 
 class FakeCompiling:
-    """In place of `compare.stages.resources.Compiling`: nothing is compiled, and no kernel found."""
+    """In place of `compare.run.resources.Compiling`: nothing is compiled, and no kernel found."""
 
     def __init__(self, requests: Sequence[Request], nice: int = 0, timeout_s: float = 0.0) -> None:
         self._requests = requests
