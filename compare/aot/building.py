@@ -151,8 +151,8 @@ def _by_nvcc(plan: ProgramPlan, launch: CudaLaunch) -> KernelCode:
 
 
 def _by_triton(launch: TritonLaunch, arch: str) -> KernelCode:
-    made, _ = compile_triton(launch, arch)
-    metadata = made.metadata
+    kernel, _ = compile_triton(launch, arch)
+    metadata = kernel.metadata
     scratch = ("global_scratch_size", "profile_scratch_size")
     needs = {
         "in clusters": metadata.num_ctas > 1,
@@ -161,13 +161,13 @@ def _by_triton(launch: TritonLaunch, arch: str) -> KernelCode:
     }
     if how := [how for how, needed in needs.items() if needed]:
         raise NotImplementedError(f"it is launched {', '.join(how)}, which the program does not do")
-    ctypes = _ctypes({name: kind for name, kind in made.src.signature.items() if kind != "constexpr"})
-    head = re.search(r"\.entry\s+\w+\(([^)]*)\)", made.asm["ptx"])
+    ctypes = _ctypes({name: kind for name, kind in kernel.src.signature.items() if kind != "constexpr"})
+    head = re.search(r"\.entry\s+\w+\(([^)]*)\)", kernel.asm["ptx"])
     assert head is not None
     return KernelCode(
         title=launch.kernel.fn.__name__,
         tool="Triton's compiler",
-        image=made.asm["cubin"],
+        image=kernel.asm["cubin"],
         symbol=metadata.name,
         block=(WARP * metadata.num_warps, 1, 1),
         shared_bytes=metadata.shared,

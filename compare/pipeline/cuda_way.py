@@ -34,15 +34,15 @@ def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
     options = (*flags.nvrtc(blank.arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
     begin = time.perf_counter()
     try:
-        made = build.compile_nvrtc(launch.source, (launch.kernel,), options)
+        product = build.compile_nvrtc(launch.source, (launch.kernel,), options)
     except build.BuildError as error:
         return opened.plus(_failure("ptx", str(error)))
     all_ms = (time.perf_counter() - begin) * 1e3
-    log, ptx_ms, cubin_ms = phases(made.log)
+    log, ptx_ms, cubin_ms = phases(product.log)
     command = "nvrtcCompileProgram " + shlex.join(options)
-    ptx = CompilerStage("ptx", "NVRTC", made.ptx, all_ms if ptx_ms is None else ptx_ms, command)
-    cubin = CompilerStage("cubin", "NVRTC (ptxas)", made.cubin, cubin_ms, command, log)
-    return replace(opened, symbol=made.mangled[launch.kernel], stages=(*opened.stages, ptx, cubin))
+    ptx = CompilerStage("ptx", "NVRTC", product.ptx, all_ms if ptx_ms is None else ptx_ms, command)
+    cubin = CompilerStage("cubin", "NVRTC (ptxas)", product.cubin, cubin_ms, command, log)
+    return replace(opened, symbol=product.mangled[launch.kernel], stages=(*opened.stages, ptx, cubin))
 
 
 def phases(log: str) -> tuple[str, float | None, float | None]:

@@ -35,16 +35,16 @@ def passes(dump: str) -> tuple[Pass, ...]:
     """
     begins = [*_BEGINS.finditer(dump)]
     ends = [*(match.start() for match in begins[1:]), len(dump)]
-    found: list[Pass] = []
+    ran: list[Pass] = []
     stage = ""
     for match, end in zip(begins, ends, strict=True):
         stage = match["stage"] or stage
         module = _without_locations(dump[match.end() : end])
-        if found and found[-1].after is None and (match["title"] or stage == "end"):
-            found[-1] = replace(found[-1], after=module)
+        if ran and ran[-1].after is None and (match["title"] or stage == "end"):
+            ran[-1] = replace(ran[-1], after=module)
         if match["title"]:
-            found.append(Pass(stage, match["name"] or match["title"], match["title"], module, None))
-    return tuple(found)
+            ran.append(Pass(stage, match["name"] or match["title"], match["title"], module, None))
+    return tuple(ran)
 
 
 def _without_locations(module: str) -> str:
@@ -196,10 +196,10 @@ class SourceLine:
 
 def source_map(opened: Opened) -> list[SourceLine]:
     """The source lines that became code, in the order of the files; the kernel's own file first."""
-    found: dict[FileLine, SourceLine] = {}
+    lines: dict[FileLine, SourceLine] = {}
 
     def at(file: str, line: int) -> SourceLine:
-        return found.setdefault((file, line), SourceLine(file, line))
+        return lines.setdefault((file, line), SourceLine(file, line))
 
     stage = opened.stage("ptx")
     for row, places in _ptx(stage.text if stage else ""):
@@ -208,11 +208,11 @@ def source_map(opened: Opened) -> list[SourceLine]:
     for instruction in opened.instructions:
         if instruction.opcode != "NOP":
             at(instruction.file, instruction.line).sass.append(instruction.text)
-    texts = {file: text_of(file).splitlines() for file, _ in found}
-    for line in found.values():
+    texts = {file: text_of(file).splitlines() for file, _ in lines}
+    for line in lines.values():
         line.text = "".join(texts[line.file][line.line - 1 : line.line] if line.line else ()).strip()
-    weight = Counter(line.file for line in found.values() for _ in line.sass)
-    return sorted(found.values(), key=lambda line: (-weight[line.file], line.file, line.line))
+    weight = Counter(line.file for line in lines.values() for _ in line.sass)
+    return sorted(lines.values(), key=lambda line: (-weight[line.file], line.file, line.line))
 
 
 def text_of(file: str) -> str:

@@ -36,7 +36,7 @@ class Watched:
 
     dump: bool
     """With every pass."""
-    made: list[tuple[str, str | bytes, float]] = field(default_factory=list)
+    results: list[tuple[str, str | bytes, float]] = field(default_factory=list)
     """Stage, what it made, and the seconds."""
     began: str = "frontend"
     """The stage that began last."""
@@ -71,7 +71,7 @@ class Watched:
     def _end(self, stage: str, result: Any) -> None:
         seconds = time.perf_counter() - self._since
         content = result if isinstance(result, bytes) else str(result)
-        self.made.append((stage, content, seconds))
+        self.results.append((stage, content, seconds))
         if stage == "frontend":
             _print(f"{MARK}{stage}")
         if self.dump and stage == "llir":  # no pass prints what the last one made of the module

@@ -53,8 +53,8 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool) -> Opened:
         try:
             # Triton prints what it raises as well.
             with contextlib.redirect_stdout(io.StringIO()):
-                made, _ = compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
-            cached.append(cache_entry(made))
+                kernel, _ = compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
+            cached.append(cache_entry(kernel))
         except Exception as error:
             failure = error
     name = launch.kernel.fn.__name__
@@ -62,7 +62,7 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool) -> Opened:
         blank,
         kernel=name,
         symbol=name,
-        stages=(source, parsed, *map(_stage, seen.made)),
+        stages=(source, parsed, *map(_stage, seen.results)),
         passes=reading.passes(seen.noise) if dump else (),
         cached=tuple(cached),
         failure=_failure(failure, seen, launch.kernel) if failure else None,
@@ -72,7 +72,7 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool) -> Opened:
 def each_compiled(seen: Watched, blank: Opened, dump: bool) -> list[Opened]:
     """The kernels in ``seen``; those of one name, which are configurations of one kernel, are numbered."""
     kernels: list[Opened] = []
-    for stage in map(_stage, seen.made):
+    for stage in map(_stage, seen.results):
         if stage.name == "frontend":
             name = re.search(r"tt\.func public @(\w+)", stage.text)
             kernels.append(replace(blank, symbol=name[1] if name else ""))
@@ -87,8 +87,8 @@ def each_compiled(seen: Watched, blank: Opened, dump: bool) -> list[Opened]:
     return kernels
 
 
-def _stage(made: tuple[str, str | bytes, float]) -> CompilerStage:
-    name, content, seconds = made
+def _stage(result: tuple[str, str | bytes, float]) -> CompilerStage:
+    name, content, seconds = result
     binary = content if isinstance(content, bytes) else content.encode()
     return CompilerStage(name, _MADE_BY[name], binary, seconds * 1e3)
 

@@ -97,8 +97,8 @@ def _stage(one: Opened, stage: CompilerStage, texts: _Texts) -> dict[str, Any]:
 def _first_line(one: Opened, source: CompilerStage) -> int:
     """Of the kernel in its file."""
     name = re.escape(one.kernel.partition("<")[0])
-    found = (i for i, row in enumerate(source.text.splitlines()) if re.search(rf"\b{name}\s*\(", row))
-    return source.first_line + next(found, 0)
+    rows = (i for i, row in enumerate(source.text.splitlines()) if re.search(rf"\b{name}\s*\(", row))
+    return source.first_line + next(rows, 0)
 
 
 def _whole_file(stage: CompilerStage) -> list[Traced]:
