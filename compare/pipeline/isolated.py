@@ -1,8 +1,8 @@
 """Users' files (``--load``) opened up in an isolated process, which writes what it found to its stdout.
 
 Such a file may end its process, never return, or print whatever it likes.  The process writes a line before
-each step, ends itself if a step takes too long, and writes an `Answer` as JSON on the last line.  The judge
-process shows only what has that form.
+each step, ends itself if a step takes too long, and writes an `OpenAnswer` as JSON on the last line.  The
+judge process shows only what has that form.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STARTING_S = 120.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class OpenAnswer:
     """What the compilers made, or why the command is refused."""
 
     result: OpenedOp | None = None
@@ -79,9 +79,9 @@ def _result(process: subprocess.Popen[bytes], timeout_s: float) -> OpenedOp:
         process.wait(2.0)
     limit, _, step = (printable(steps[-1][:300].decode(errors="replace")) if steps else "").partition(" ")
     if process.returncode == 0 and last:
-        answer = Answer()
+        answer = OpenAnswer()
         with suppress(RecursionError, ValueError):
-            answer = msgspec.json.decode(last, type=Answer)
+            answer = msgspec.json.decode(last, type=OpenAnswer)
         if answer.refused:
             raise UsageError(" ".join(printable(answer.refused).split())[:2000])
         if answer.result and answer.result.opened:
@@ -118,12 +118,13 @@ def main(request: str, timeout_s: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, limit_s)
 
     try:
-        answer = Answer(open_op(msgspec.json.decode(request, type=OpenRequest), begin))
+        answer = OpenAnswer(open_op(msgspec.json.decode(request, type=OpenRequest), begin))
     except UsageError as error:
-        answer = Answer(refused=str(error))
+        answer = OpenAnswer(refused=str(error))
     signal.setitimer(signal.ITIMER_REAL, 0)
     with os.fdopen(stdout, "wb") as file:
         file.write(msgspec.json.encode(answer))
+    os._exit(0)  # at once: PyTorch and Triton may take longer to end than the judge process waits
 
 
 if __name__ == "__main__":
