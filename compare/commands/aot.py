@@ -27,7 +27,7 @@ from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
 from compare.model.op import Case, UsageError
 
 if TYPE_CHECKING:
-    from compare.aot.programs import ProgramReport
+    from compare.aot.running import ProgramReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,8 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
     No ``archs``: what is compiled for here by default.
     """
     # Start-up: --help and mistakes need neither PyTorch nor Triton.
-    from compare.aot import plan, programs, screen
+    from compare.aot import plan, running, screen
+    from compare.report import terminal
 
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
@@ -69,8 +70,11 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
             f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "
             "name a Triton or a CUDA implementation"
         )
-    report = programs.build_and_run(op, case, impls, archs, out)
-    outputs.beside(lambda: screen.put(report), outputs.writes(arguments, report, json=outputs.as_json))
+    report = running.build_and_run(op, case, impls, archs, out)
+    outputs.beside(
+        lambda: terminal.put(lambda width: screen.render(report, width)),
+        outputs.writes(arguments, report, json=outputs.as_json),
+    )
     return _exit_status(report)
 
 

@@ -160,10 +160,11 @@ def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
     try:
         for one in opened:
             kernel = re.sub(r"\W+", "_", one.kernel).strip("_")
-            folder = out / one.label / one.arch / kernel
+            # A user's file may have given it any label.
+            folder = out.joinpath(*(re.sub(r"/|^\.+$", "_", part) for part in (one.label, one.arch, kernel)))
             for count, stage in enumerate(one.stages):
                 folder.mkdir(parents=True, exist_ok=True)
-                suffix = _SUFFIXES.get(stage.name, stage.name)
+                suffix = _SUFFIXES.get(stage.name, stage.name.replace("/", "_"))
                 if stage.name == "source":
                     suffix = "cuh" if one.label.startswith(ROUTES) else "py"
                 (folder / f"{count}-kernel.{suffix}").write_bytes(stage.content)
