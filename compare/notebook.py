@@ -9,7 +9,7 @@ from typing import Any
 
 from compare import registry
 from compare import run as driver
-from compare.command_line import ops
+from compare.command_line import options as command_options
 from compare.model.op import Case
 from compare.model.result import Comparison, Options
 from compare.report import terminal
@@ -51,7 +51,7 @@ def run(
     from IPython.display import ProgressBar  # import-linter: only a notebook has it
 
     prepare(device, [op])
-    ops.load(load, Options.timeout_s, op)
+    command_options.load(load, Options.timeout_s, op)
     description = registry.get_op(op)
     parsed = tuple(Case.parse(case, description) for case in cases)
     options = Options(parsed, tuple(only), device=device, budget_s=_SECONDS_A_CASE * max(1, len(parsed)))

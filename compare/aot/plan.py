@@ -69,9 +69,9 @@ def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
     Raises:
         UsageError: ``only`` matches nothing.
     """
-    found = [impl for impl in registry.implementations(op.name, only) if impl.has_own_kernels]
-    ahead = {impl.variant for impl in found if impl.route == "pybind"}
-    return [impl for impl in found if impl.route != "cupy" or impl.variant not in ahead]
+    impls = [impl for impl in registry.implementations(op.name, only) if impl.has_own_kernels]
+    by_nvcc = {impl.variant for impl in impls if impl.route == "pybind"}
+    return [impl for impl in impls if impl.route != "cupy" or impl.variant not in by_nvcc]
 
 
 def plan(op: Op, impl: Implementation, case: Case, arch: str) -> ProgramPlan:
@@ -110,54 +110,43 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> ProgramPlan:
             f"its host code calls PyTorch's {called} beside the launch, and the program has no PyTorch"
         )
     tensors = (*inputs, outputs[0])
-    names = _names(op.signature, len(tensors))
+    names = re.findall(r"(\w+)\[", op.signature)
+    if len(names) != len(tensors):
+        names = [*(f"input{index}" for index in range(len(inputs))), "output"]
     memory = [MemoryBlock(name, x.untyped_storage().nbytes()) for name, x in zip(names, tensors, strict=True)]
     arguments = _arguments(launches[0], addresses, tensors)
     return ProgramPlan(op, impl.label, case, arch, launches[0], arguments, tuple(memory), outputs[0])
-
-
-def _arguments(launch: Launch, addresses: _Addresses, tensors: Sequence[torch.Tensor]) -> dict[str, Argument]:
-    """Of CUDA named by their number: the C++ parameters' names are not known here."""
-    owners = [addresses.number(x) for x in tensors]
-    cuda = isinstance(launch, CudaLaunch)
-    given: dict[str, Any] = (
-        {f"arg{i}": each for i, each in enumerate(launch.arguments)}
-        if isinstance(launch, CudaLaunch)
-        else launch.arguments
-    )
-    found: dict[str, Argument] = {}
-    for name, argument in given.items():
-        if isinstance(argument, torch.Tensor):
-            found[name] = _pointer(addresses.of(argument), owners)
-        elif cuda and isinstance(argument, int):
-            found[name] = _pointer(argument, owners)
-        elif isinstance(argument, int | float | np.number):
-            found[name] = argument
-        else:
-            kind = f"a {type(argument).__name__}, no pointer and no number"
-            if isinstance(argument, np.void):
-                kind = f"{argument.nbytes} bytes by value, a tensor map, which holds an address"
-            raise NotImplementedError(f"argument {name} of its kernel is {kind}")
-    return found
-
-
-def _pointer(address: int, owners: Sequence[int]) -> Pointer:
-    number, offset = divmod(address, _SPAN)
-    if number not in owners:
-        raise NotImplementedError(
-            "its kernel takes memory besides inputs and output, and the program has none"
-        )
-    return Pointer(owners.index(number), offset)
 
 
 def _name_of(launch: Launch) -> str:
     return launch.kernel.partition("<")[0] if isinstance(launch, CudaLaunch) else launch.kernel.fn.__name__
 
 
-def _names(signature: str, count: int) -> list[str]:
-    """Names of the inputs and of the output in ``x[N], y[N] -> z[N]``."""
-    found = re.findall(r"(\w+)\[", signature)
-    return found if len(found) == count else [*(f"input{index}" for index in range(count - 1)), "output"]
+def _arguments(launch: Launch, addresses: _Addresses, tensors: Sequence[torch.Tensor]) -> dict[str, Argument]:
+    """Of CUDA named by their number: the C++ parameters' names are not known here."""
+    storages = [addresses.number(x) for x in tensors]
+    cuda = isinstance(launch, CudaLaunch)
+    given = launch.arguments
+    if not isinstance(given, dict):
+        given = {f"arg{i}": each for i, each in enumerate(given)}
+    arguments: dict[str, Argument] = {}
+    for name, argument in given.items():
+        if isinstance(argument, torch.Tensor) or (cuda and isinstance(argument, int)):
+            address = addresses.of(argument) if isinstance(argument, torch.Tensor) else argument
+            number, offset = divmod(address, _SPAN)
+            if number not in storages:
+                raise NotImplementedError(
+                    "its kernel takes memory besides inputs and output, and the program has none"
+                )
+            arguments[name] = Pointer(storages.index(number), offset)
+        elif isinstance(argument, int | float | np.number):
+            arguments[name] = argument
+        else:
+            kind = f"a {type(argument).__name__}, no pointer and no number"
+            if isinstance(argument, np.void):
+                kind = f"{argument.nbytes} bytes by value, a tensor map, which holds an address"
+            raise NotImplementedError(f"argument {name} of its kernel is {kind}")
+    return arguments
 
 
 _SPAN = 1 << 44
@@ -169,18 +158,19 @@ class _Addresses(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers: dict[int, int] = {}
-        self._held: list[torch.UntypedStorage] = []  # a freed storage's address is used again
+        self._storages: list[torch.UntypedStorage] = []  # held: a freed storage's address is used again
 
     def of(self, tensor: torch.Tensor) -> int:
         return self.number(tensor) * _SPAN + int(tensor.storage_offset()) * tensor.itemsize
 
     def number(self, tensor: torch.Tensor) -> int:
+        """From 1."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._numbers:
-            self._held.append(storage)
-            self._numbers[storage._cdata] = len(self._held)
-        return self._numbers[storage._cdata]
+        known = [held._cdata for held in self._storages]
+        if storage._cdata not in known:
+            self._storages.append(storage)
+            return len(self._storages)
+        return known.index(storage._cdata) + 1
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.data_ptr:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from compare.aot.programs import ProgramOutcome, ProgramReport
-from compare.model.result import Estimate
-from compare.report import terminal
+from compare.aot.running import ProgramOutcome, ProgramReport
 from compare.report.tables import Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 
@@ -22,11 +20,6 @@ _RAN_LEGEND = (
 )
 
 
-def put(report: ProgramReport) -> None:
-    """Print it."""
-    terminal.put(lambda width: render(report, width))
-
-
 def render(report: ProgramReport, width: int) -> str:
     """What was built, what was not and why, and the runs; no line is wider than ``width``."""
     prose = min(width, PROSE_WIDTH)
@@ -34,17 +27,13 @@ def render(report: ProgramReport, width: int) -> str:
     tables = [table for table in (_built(report), _ran(report)) if table.rows]
     blocks = [f"{report.op}  {report.signature}\n{report.case}, built for {archs}"]
     blocks += [laid_out(table, width) for table in tables]
-    reasons = {
-        "Not possible": [(one, one.cannot) for one in report.outcomes],
-        "Failed": [(one, one.failed) for one in report.outcomes],
-        "Wrong": [
-            (one, one.ran.agreement.reason)
-            for one in report.outcomes
-            if one.ran and not one.ran.agreement.passed
-        ],
+    reasons: dict[str, Callable[[ProgramOutcome], str]] = {
+        "Not possible": lambda one: one.cannot,
+        "Failed": lambda one: one.failed,
+        "Wrong": lambda one: "" if one.ran is None or one.ran.agreement.passed else one.ran.agreement.reason,
     }
-    for title, pairs in reasons.items():
-        if lines := _reasons(pairs, prose):
+    for title, why in reasons.items():
+        if lines := _reasons(report.outcomes, why, prose):
             blocks.append("\n".join([title, *lines]))
     if tables:
         blocks.append(paragraph(" ".join(line for table in tables for line in table.legend), prose))
@@ -70,27 +59,25 @@ def _ran(report: ProgramReport) -> Table:
     rows = []
     for one in report.outcomes:
         if ran := one.ran:
-            correct = "yes" if ran.agreement.passed else "NO"
-            times = map(_with_range, (ran.cold_ms, ran.launch_us, ran.graph_us))
-            rows.append((one.label, correct, *times))
+            values = (ran.cold_ms, ran.launch_us, ran.graph_us)
+            times = (f"{number(t.median)} ({number(t.low)}-{number(t.high)})" for t in values)
+            rows.append((one.label, "yes" if ran.agreement.passed else "NO", *times))
     headers = ("implementation", "correct", "cold\nms", "launch\nµs", "graph\nµs")
     title = f"From start to first result, on {report.device}"
     return Table(title, headers, tuple(rows), ("correct",), (_RAN_LEGEND,))
 
 
-def _with_range(value: Estimate) -> str:
-    return f"{number(value.median)} ({number(value.low)}-{number(value.high)})"
-
-
-def _reasons(pairs: Sequence[tuple[ProgramOutcome, str]], width: int) -> list[str]:
+def _reasons(
+    outcomes: Sequence[ProgramOutcome], why: Callable[[ProgramOutcome], str], width: int
+) -> list[str]:
     """Each reason once, after the programs it applies to."""
     whose: dict[str, dict[str, list[str]]] = {}
-    for one, why in pairs:
-        if why:
-            whose.setdefault(why, {}).setdefault(one.label, []).append(one.arch)
+    for one in outcomes:
+        if why(one):
+            whose.setdefault(why(one), {}).setdefault(one.label, []).append(one.arch)
     lines = []
-    for why, labels in whose.items():
+    for reason, labels in whose.items():
         who = ", ".join(f"{label} for {', '.join(archs)}" for label, archs in labels.items())
-        first, *rest = why.splitlines()
+        first, *rest = reason.splitlines()
         lines += [paragraph(f"{who}: {first}", width, "  "), *(f"    {line}" for line in rest)]
     return lines

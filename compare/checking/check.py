@@ -8,21 +8,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from compare.checking.errors import Errors, errors_of, mismatch_of
-from compare.checking.guarded_memory import (
-    SECOND_POISON,
-    changed,
-    is_copy,
-    memory_of,
-    untouched,
-    untouched_in_both,
-)
-from compare.checking.probes import Probe, Probes, Wanted, with_one_element_changed
-from compare.checking.reference import Outputs, expected_outputs
+from compare.checking.guarded_memory import SECOND_POISON, changed, is_copy, memory_of, untouched
+from compare.checking.probes import Probe, Probes, with_one_element_changed
+from compare.checking.reference import Outputs, Reference, expected_outputs
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.model.op import Case, Implementation, Op
@@ -70,36 +63,15 @@ def check(
             op, case, device, ToleranceFromBaseline.local(op, case, device), seeds
         )
         calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options.own_work)
-        trials: list[_Trial] = []
         for probe in probes.of_check(seeds, impl.accumulator):
-            trials += calls.trials(probe)
+            calls.check(probe)
         if options.one_element_changed:
             for one_changed in with_one_element_changed(probes.of(seeds[-1])):
-                trials += calls.trials(one_changed)
-    return _summary(trials, len(seeds))
+                calls.check(one_changed)
+    return calls.agreement(len(seeds))
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """One output's result on one set of inputs."""
-
-    errors: Errors
-    limit: float
-    findings: tuple[Finding, ...]
-    mismatch: Mismatch | None = None
-
-
-class _Findings:
-    def __init__(self, probe: str) -> None:
-        self._probe = probe
-        self.all: list[Finding] = []
-
-    def add(self, name: str, problem: str | None, otherwise: str = "") -> None:
-        detail = f"{self._probe}: {problem}" if problem else otherwise
-        self.all.append(Finding(name, problem is None, detail))
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Calls:
     """Calls one implementation, and examines the outputs and the memory after each call."""
 
@@ -109,82 +81,105 @@ class _Calls:
     stage: Stage
     expected: Outputs
     own_work: bool
+    findings: dict[str, Finding] = field(default_factory=dict)
+    """By name: the first failure, else the first."""
+    errors: list[Errors] = field(default_factory=list)
+    """Of each output of each call."""
+    mismatch: Mismatch | None = None
+    """The first."""
 
-    def trials(self, probe: Probe) -> list[_Trial]:
-        """The results of one call, by output."""
-        findings = _Findings(probe.name)
-        called, again = self._call(probe, findings)
+    def check(self, probe: Probe) -> None:
+        """Call it on the inputs of a probe."""
+        called, again = self._call(probe)
         where = "around the output" if called.guarded else "none around the output"
-        findings.add("guard zones", "; ".join(called.violations) or None, where)
+        self._find(probe, "guard zones", "; ".join(called.violations) or None, where)
         if self.own_work:
             idle = _idling(self.impl, probe.inputs, called)
-            findings.add("own work", _borrowing(self.op, called.borrowed) or idle)
+            self._find(probe, "own work", _borrowing(self.op, called.borrowed) or idle)
         if called.outputs is None:
-            return [_Trial(Errors(score=math.inf, compared=1), 0.0, tuple(findings.all))]
-        findings.add("output is fresh", called.shared)
-        trials = []
-        for wanted, (name, output) in zip(probe.wanted, called.outputs.items(), strict=True):
+            self.errors.append(Errors(score=math.inf, compared=1))
+            return
+        self._find(probe, "output is fresh", called.shared)
+        for reference, (name, output) in zip(probe.references, called.outputs.items(), strict=True):
             with _COMPARING:
-                twice = again.get(name) if output.itemsize == 1 else None
-                trials.append(self._compare(probe, wanted, output, twice, findings))
-            findings = _Findings(probe.name)
-        return trials
+                self._compare(probe, reference, output, again.get(name) if output.itemsize == 1 else None)
 
-    def _call(self, probe: Probe, findings: _Findings) -> tuple[CallResult, Outputs]:
+    def _find(self, probe: Probe, name: str, problem: str | None, otherwise: str = "") -> None:
+        if name not in self.findings or (problem is not None and self.findings[name].passed):
+            detail = otherwise if problem is None else f"{probe.name}: {problem}"
+            self.findings[name] = Finding(name, problem is None, detail)
+
+    def _call(self, probe: Probe) -> tuple[CallResult, Outputs]:
         """The result of a call; where outputs have one-byte elements, also those over the other poison."""
-        made = probe.inputs
-        inputs = self.stage.place(made)
+        inputs = self.stage.place(probe.inputs)
         memory = [memory_of(x) for x in inputs]
         # Inputs placed elsewhere are copies already.
         copies = [
-            x.clone() if placed is x_made else memory_of(x_made)
-            for x, placed, x_made in zip(memory, inputs, made, strict=True)
+            x.clone() if placed is original else memory_of(original)
+            for x, placed, original in zip(memory, inputs, probe.inputs, strict=True)
         ]
         called = self.stage.call(self.expected)
         again: Outputs = {}
         if called.outputs is not None and any(x.itemsize == 1 for x in self.expected.values()):
             again = self.stage.call(self.expected, SECOND_POISON).outputs or {}
-        findings.add("output", called.problem)
+        self._find(probe, "output", called.problem)
         written = changed(memory, copies)
-        findings.add("inputs unchanged", f"argument {written[0]} was written to" if written else None)
+        self._find(probe, "inputs unchanged", f"argument {written[0]} was written to" if written else None)
         for i in written:
             memory[i].copy_(copies[i])
         return called, again
 
     def _compare(
-        self,
-        probe: Probe,
-        wanted: Wanted,
-        output: torch.Tensor,
-        again: torch.Tensor | None,
-        findings: _Findings,
-    ) -> _Trial:
-        reference, accumulator = wanted.reference, self.impl.accumulator
-        op, which = reference.op, f"{reference.op.output}: " if len(self.expected) > 1 else ""
-        limit = limit_of(op.tolerance(self.case), accumulator, wanted.limit)
+        self, probe: Probe, reference: Reference, output: torch.Tensor, again: torch.Tensor | None
+    ) -> None:
+        op, accumulator = reference.op, self.impl.accumulator
+        which = f"{op.output}: " if len(self.expected) > 1 else ""
+        limit = limit_of(op.tolerance(self.case), accumulator, reference.limit)
         op.mask_unspecified(probe.inputs, output)
-        unwritten = int((untouched(output) if again is None else untouched_in_both(output, again)).sum())
-        findings.add(
-            "all written",
-            f"{which}{unwritten} of {output.numel()} elements were not written" if unwritten else None,
-        )
+        unwritten = int(untouched(output, again).sum())
+        gap = f"{which}{unwritten} of {output.numel()} elements were not written"
+        self._find(probe, "all written", gap if unwritten else None)
         errors = errors_of(op, self.case, reference, output, limit, accumulator)
+        self.errors.append(errors)
         wrong = (
             f"{which}{errors.wrong} of {errors.compared} elements are wrong, by up to {errors.score:.3g} "
             f"{accumulator} roundings (tolerance: {limit:.3g})"
         )
         hint = f". {reference.hint}" if reference.hint else ""
-        findings.add("values", wrong + hint if errors.wrong else None)
+        self._find(probe, "values", wrong + hint if errors.wrong else None)
         misplaced = f"{which}{errors.misplaced} elements differ from the reference in being NaN or infinite"
-        findings.add("NaN and infinity", misplaced + hint if errors.misplaced else None)
+        self._find(probe, "NaN and infinity", misplaced + hint if errors.misplaced else None)
         for invariant in op.invariants:
-            findings.add(invariant.name, invariant.check(probe.inputs, output))
-        mismatch = None
-        if errors.wrong or errors.misplaced:
+            self._find(probe, invariant.name, invariant.check(probe.inputs, output))
+        if self.mismatch is None and (errors.wrong or errors.misplaced):
             mismatch = mismatch_of(op, self.case, reference, output, limit, accumulator)
-        if mismatch is not None and which:
-            mismatch = replace(mismatch, pattern=which + (mismatch.pattern or "no pattern"))
-        return _Trial(errors, limit, tuple(findings.all), mismatch)
+            if mismatch is not None and which:
+                mismatch = replace(mismatch, pattern=which + (mismatch.pattern or "no pattern"))
+            self.mismatch = mismatch
+
+    def agreement(self, seeds: int) -> Agreement:
+        """All calls in one: the worst of each figure."""
+        worst = max(self.errors, key=lambda each: each.score / each.limit if each.limit else math.inf)
+        measured = [each for each in self.errors if each.measured]
+        samples = [ulp for each in self.errors for ulp in each.ulps]
+        ulps = torch.cat(samples) if samples else torch.full((1,), math.nan, dtype=torch.float64)
+        without = 0.0 if measured else math.nan
+        p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=without).tolist()
+        compared = sum(each.compared for each in self.errors)
+        return Agreement(
+            passed=all(finding.passed for finding in self.findings.values()),
+            max_abs=max((each.max_abs for each in measured), default=math.nan),
+            max_rel=max((each.max_rel for each in measured), default=math.nan),
+            ulp_p50=p50,
+            ulp_p99=p99,
+            ulp_max=max((each.max_ulp for each in measured), default=math.nan),
+            within=sum(each.within for each in self.errors) / compared if compared else 1.0,
+            error=worst.score,
+            limit=worst.limit,
+            seeds=seeds,
+            findings=tuple(self.findings.values()),
+            mismatch=self.mismatch,
+        )
 
 
 def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
@@ -203,33 +198,3 @@ def _idling(impl: Implementation, inputs: tuple[torch.Tensor, ...], called: Call
     if not all(x.numel() for x in (*inputs, *called.outputs.values())):
         return None
     return f"it launches no {'Triton' if impl.way == 'triton' else 'CUDA'} kernel"
-
-
-def _summary(trials: list[_Trial], seeds: int) -> Agreement:
-    """All trials in one: the worst of each figure, and the first failure of each finding."""
-    worst = max(trials, key=lambda trial: trial.errors.score / trial.limit if trial.limit else math.inf)
-    findings: dict[str, Finding] = {}
-    for finding in (finding for trial in trials for finding in trial.findings):
-        if finding.name not in findings or (findings[finding.name].passed and not finding.passed):
-            findings[finding.name] = finding
-    errors = [trial.errors for trial in trials]
-    samples = [ulp for each in errors for ulp in each.ulps]
-    ulps = torch.cat(samples) if samples else torch.full((1,), math.nan, dtype=torch.float64)
-    measured = [each for each in errors if each.measured]
-    without = 0.0 if measured else math.nan
-    p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=without).tolist()
-    compared = sum(each.compared for each in errors)
-    return Agreement(
-        passed=all(finding.passed for finding in findings.values()),
-        max_abs=max((each.max_abs for each in measured), default=math.nan),
-        max_rel=max((each.max_rel for each in measured), default=math.nan),
-        ulp_p50=p50,
-        ulp_p99=p99,
-        ulp_max=max((each.max_ulp for each in measured), default=math.nan),
-        within=sum(each.within for each in errors) / compared if compared else 1.0,
-        error=worst.errors.score,
-        limit=worst.limit,
-        seeds=seeds,
-        findings=tuple(findings.values()),
-        mismatch=next((trial.mismatch for trial in trials if trial.mismatch), None),
-    )

@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -83,30 +83,23 @@ class Allocation:
     bytes: int
     poison: int = POISON
 
-    @property
-    def zones(self) -> dict[str, torch.Tensor]:
-        """The guard zones before and past the allocation."""
-        end = ZONE_BYTES + self.bytes + self.bytes % 2
-        return {"before": self.buffer[: ZONE_BYTES // 2], "past": self.buffer[end // 2 :]}
+    def overwritten(self, place: Literal["before", "past"]) -> torch.Tensor:
+        """Which bytes of the guard zone before or past the allocation are no longer poison."""
+        poison = poisoned(2, self.buffer.device, self.poison).view(torch.uint8)
+        pairs = self.buffer.view(torch.uint8).view(-1, 2)
+        if place == "before":
+            return (pairs[: ZONE_BYTES // 2] != poison).flatten()
+        # An odd number of bytes ends within a pair.
+        return (pairs[(ZONE_BYTES + self.bytes) // 2 :] != poison).flatten()[self.bytes % 2 :]
 
-    def written(self, place: str) -> torch.Tensor:
-        """Whether something was written into one of the zones, as a tensor."""
-        found = (self.zones[place] != self.poison).any()
-        if place == "past" and self.bytes % 2 == 1:  # the second byte of the last one's pair
-            spare = self.buffer.view(torch.uint8)[ZONE_BYTES + self.bytes]
-            found = found | (spare != self.poison >> 8 & 0xFF)
-        return found
-
-    def violation(self, place: str) -> str:
+    def violation(self, place: Literal["before", "past"]) -> str:
         """A write into one of the zones, in words."""
-        written = (self.zones[place] != self.poison).nonzero()
-        if len(written) == 0:
-            byte = self.bytes
-        elif place == "past":
-            byte = self.bytes + self.bytes % 2 + 2 * int(written[0])
-        else:
-            byte = 2 * int(written[-1]) - ZONE_BYTES
+        bytes_written = self.overwritten(place).nonzero()
+        byte = self.bytes + int(bytes_written[0]) if place == "past" else int(bytes_written[-1]) - ZONE_BYTES
         return f"wrote {place} its {self.bytes} bytes, at byte {byte}: is a mask or a bound missing?"
+
+
+_PLACES: tuple[Literal["before"], Literal["past"]] = "before", "past"
 
 
 class GuardedMemory(TorchDispatchMode):
@@ -159,11 +152,11 @@ class GuardedMemory(TorchDispatchMode):
 
     def violations(self) -> list[str]:
         """The out-of-bounds writes since the mode was turned on, in words."""
-        zones = [(each, place) for each in self.allocations for place in each.zones]
+        zones = [(each, place) for each in self.allocations for place in _PLACES]
         if not zones:
             return []
         # One synchronization of the GPU for all zones.
-        written = torch.stack([each.written(place) for each, place in zones]).tolist()
+        written = torch.stack([each.overwritten(place).any() for each, place in zones]).tolist()
         return [each.violation(place) for (each, place), hit in zip(zones, written, strict=True) if hit]
 
     def owns(self, tensor: torch.Tensor) -> bool:
@@ -176,28 +169,25 @@ def poisoned(size: int, device: torch.device, poison: int = POISON) -> torch.Ten
     return torch.full((math.ceil(size / 2),), poison, dtype=torch.int16, device=device)
 
 
-def untouched_in_both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Which one-byte elements hold `POISON` in ``first`` and `SECOND_POISON` in ``second``.
+def untouched(tensor: torch.Tensor, again: torch.Tensor | None = None) -> torch.Tensor:
+    """Which elements still hold poison, bit for bit.
 
-    They are outputs of two calls on the same inputs, each with its poison.  Either byte of a poison counts: a
-    copy may begin at another one.  What is written has the same value twice, and the poisons share no byte.
+    Args:
+        tensor: an output over `POISON`.
+        again: that of a second call on the same inputs, over `SECOND_POISON`.  Without it, no element of one
+            byte counts: every byte is a value.  What is written has the same value twice, and the poisons
+            share no byte.  Either byte of a poison counts: a copy may begin at another one.
     """
-    found = torch.ones(first.shape, dtype=torch.bool, device=first.device)
-    for output, poison in ((first, POISON), (second, SECOND_POISON)):
-        bits = output.view(torch.uint8)
-        found &= (bits == poison & 0xFF) | (bits == poison >> 8 & 0xFF)
-    return found
-
-
-def untouched(tensor: torch.Tensor) -> torch.Tensor:
-    """Which elements still hold `POISON`, bit for bit; none where an element is a byte."""
-    if tensor.itemsize == 2:
-        return tensor.view(torch.int16) == POISON
-    if tensor.itemsize == 4:
-        return tensor.view(torch.int32) == POISON * 0x10001
-    if tensor.itemsize == 8:
-        return tensor.view(torch.int64) == POISON * 0x1000100010001
-    return torch.zeros_like(tensor, dtype=torch.bool)
+    if tensor.itemsize > 1:
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
+        pattern = int.from_bytes(POISON.to_bytes(2, "little") * (tensor.itemsize // 2), "little")
+        return tensor.view(bits) == pattern
+    held = torch.full(tensor.shape, again is not None, device=tensor.device)
+    for output, poison in ((tensor, POISON), (again, SECOND_POISON)):
+        if output is not None:
+            bits_of = output.view(torch.uint8)
+            held &= (bits_of == poison & 0xFF) | (bits_of == poison >> 8 & 0xFF)
+    return held
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -214,4 +204,4 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
 def changed(now: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) -> list[int]:
     """Indices of the tensors, each from `memory_of`, that differ; the GPU is synchronized once."""
     differs = torch.stack([(one != other).any() for one, other in zip(now, before, strict=True)]).tolist()
-    return [i for i, found in enumerate(differs) if found]
+    return [i for i, different in enumerate(differs) if different]

@@ -9,39 +9,10 @@ import torch
 
 from compare.model.result import Mismatch
 
-_MOST_ELEMENTS = 1 << 26
-"""Larger outputs are not located: their fp64 reference would take more than 0.5 GB."""
-
 _TILE = 16
 """A boundary at a multiple of this is taken for a tile boundary."""
 _SAME = 0.01
 """Factors or differences closer than this, relative to their median, count as one constant."""
-
-
-class Located:
-    """The wrong elements of one output with their reference values, gathered piece by piece."""
-
-    @classmethod
-    def of(cls, output: torch.Tensor) -> Located | None:
-        """None where an output is too large or has gaps in memory."""
-        if output.numel() > _MOST_ELEMENTS or output.stride() != torch.empty_like(output).stride():
-            return None
-        return cls(output)
-
-    def __init__(self, output: torch.Tensor) -> None:
-        self._output = output
-        self._expected = torch.zeros_like(output, dtype=torch.float64)
-        self._wrong = torch.zeros_like(output, dtype=torch.bool)
-
-    def mark(self, piece: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> None:
-        """Record the reference values and the wrong elements of ``piece``, a view into the output."""
-        offset = piece.storage_offset() - self._output.storage_offset()
-        for whole, part in ((self._expected, expected), (self._wrong, wrong)):
-            whole.as_strided(piece.shape, piece.stride(), offset).copy_(part)
-
-    def found(self) -> Mismatch | None:
-        """The mismatch so far; None where nothing is wrong."""
-        return mismatch(self._output, self._expected, self._wrong)
 
 
 def mismatch(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> Mismatch | None:
@@ -74,12 +45,12 @@ def _places(wrong: torch.Tensor) -> str:
         return ""
     if wrong.all():
         return "every element"
-    found = []
+    patterns = []
     for dim in reversed(range(wrong.dim())):
         others = [other for other in range(wrong.dim()) if other != dim]
         along = wrong.any(others) if others else wrong
-        found.append(_along(along.nonzero().flatten().tolist(), along.numel(), _name(dim, wrong.dim())))
-    return " and ".join(list(filter(None, found))[:2])
+        patterns.append(_along(along.nonzero().flatten().tolist(), along.numel(), _name(dim, wrong.dim())))
+    return " and ".join(list(filter(None, patterns))[:2])
 
 
 def _name(dim: int, dims: int) -> str:

@@ -28,22 +28,13 @@ _TRIES = 64
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What one output is compared with."""
-
-    reference: Reference
-    limit: float
-    """The largest allowed error for an fp32 accumulator, in the tolerance's unit."""
-
-
-@dataclass(frozen=True)
 class Probe:
     """One set of inputs of a check."""
 
     name: str
     inputs: tuple[torch.Tensor, ...]
-    wanted: tuple[Wanted, ...]
-    """By output."""
+    references: tuple[Reference, ...]
+    """By output, each with its limit."""
 
 
 class Probes:
@@ -105,16 +96,14 @@ class Probes:
             self._op.sensitive_inputs.change(inputs)
             parts = tuple(_sensitive(part, self._op.sensitive_inputs.exact) for part in parts)
         keep = seed in self._kept and self._bytes(inputs) <= most_kept(self._device)
-        wanted = []
-        for part in parts:
-            reference = Reference(part, inputs, keep)
-            if (seed, part) in self._limits:
-                limit, reference.by_row, reference.hint = self._limits[seed, part]
+        references = tuple(Reference(part, inputs, keep) for part in parts)
+        for each in references:
+            if (seed, each.op) in self._limits:
+                each.limit, each.by_row, each.hint = self._limits[seed, each.op]
             else:
-                limit = self._tolerance.limit(self._case, reference)
-                self._limits[seed, part] = limit, reference.by_row, reference.hint
-            wanted.append(Wanted(reference, limit))
-        probe = Probe(f"seed {seed}" + ", sensitive inputs" * sensitive, inputs, tuple(wanted))
+                each.limit = self._tolerance.limit(self._case, each)
+                self._limits[seed, each.op] = each.limit, each.by_row, each.hint
+        probe = Probe(f"seed {seed}" + ", sensitive inputs" * sensitive, inputs, references)
         if keep:
             self._probes[seed, sensitive] = probe
         return probe
@@ -161,11 +150,10 @@ def with_one_element_changed(probe: Probe) -> Iterator[Probe]:
         begin, length = (0, max(half, 1)) if part == "first half" else (half, sizes[which] - half)
         inputs = tuple(_copy_with_layout(x) for x in probe.inputs)
         if _change(inputs[which], begin + secrets.randbelow(length)):
-            wanted = tuple(
-                Wanted(Reference(old.reference.op, inputs, by_row=old.reference.by_row), old.limit)
-                for old in probe.wanted
+            references = tuple(
+                Reference(old.op, inputs, by_row=old.by_row, limit=old.limit) for old in probe.references
             )
-            yield Probe(f"{probe.name}, one element changed", inputs, wanted)
+            yield Probe(f"{probe.name}, one element changed", inputs, references)
 
 
 def _change(x: torch.Tensor, number: int) -> bool:
@@ -176,8 +164,8 @@ def _change(x: torch.Tensor, number: int) -> bool:
         value = 4.0 + secrets.randbelow(1 << 10) / 256
         x[at] = -value if float(x[at]) > 0 else value
         return True
-    found = (x[tuple(map(secrets.randbelow, x.shape))] for _ in range(_TRIES))
-    other = next((value for value in found if value != x[at]), None)
+    candidates = (x[tuple(map(secrets.randbelow, x.shape))] for _ in range(_TRIES))
+    other = next((value for value in candidates if value != x[at]), None)
     if other is not None:
         x[at] = other
     return other is not None

@@ -42,15 +42,22 @@ class Reference:
 
     Args:
         op: of one output, as by `compare.model.op.by_output`.
+        inputs: those of the implementation.
         keep: store the pieces, for the next output that is compared with them.
         by_row: errors are relative to the largest element of a row, not to the element itself, where the op
             has no magnitude.
+        limit: the largest allowed error for an fp32 accumulator, in the tolerance's unit.
     """
 
     def __init__(
-        self, op: Op, inputs: tuple[torch.Tensor, ...], keep: bool = False, by_row: bool = False
+        self,
+        op: Op,
+        inputs: tuple[torch.Tensor, ...],
+        keep: bool = False,
+        by_row: bool = False,
+        limit: float = 0.0,
     ) -> None:
-        self.by_row = by_row
+        self.by_row, self.limit = by_row, limit
         self.hint = ""
         """What is likely wrong in the op's description, as PyTorch's own implementation is wrong too."""
         self.inputs = inputs

@@ -176,15 +176,14 @@ def wrong_kind(returned: object, expected: Outputs, device: torch.device) -> str
 def _wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
     if type(output) is not torch.Tensor:
         return f"a {type(output).__name__} was returned instead of a plain torch.Tensor"
-    if output.layout is not torch.strided:
-        return f"its layout is {output.layout}, expected torch.strided"
-    if output.dtype is not expected.dtype:
-        return f"its dtype is {output.dtype}, expected {expected.dtype}"
-    if output.shape != expected.shape:
-        return f"its shape is {tuple(output.shape)}, expected {tuple(expected.shape)}"
-    if output.device.type != device.type:
-        return f"it is on {output.device}, expected {device}"
-    return None
+    for what, got, right in (
+        ("layout", output.layout, torch.strided),
+        ("dtype", output.dtype, expected.dtype),
+        ("shape", tuple(output.shape), tuple(expected.shape)),
+    ):
+        if got != right:
+            return f"its {what} is {got}, expected {right}"
+    return None if output.device.type == device.type else f"it is on {output.device}, expected {device}"
 
 
 def _shared(

@@ -44,28 +44,47 @@ class ToleranceFromBaseline:
         ``reference.by_row``.  If zeros pass then too, the baseline is wrong itself: the floor remains, its
         own row fails, and ``reference.hint`` says what to look at.
         """
-        tolerance = reference.op.tolerance(case)
-        if tolerance.exact:
-            return tolerance.least
-        output = self._output(case, reference) if tolerance.from_baseline else None
+        op, tolerance = reference.op, reference.op.tolerance(case)
+        output = self._output(case, reference) if tolerance.from_baseline and not tolerance.exact else None
         if output is None:
             return tolerance.least
-        twice, zeros_pass = self._twice(case, reference, output)
-        if zeros_pass and reference.op.magnitude is None and tolerance.reduced_dim is None:
+        zeros = torch.zeros((), dtype=output.dtype, device=output.device).expand(output.shape)
+
+        def errors(output: torch.Tensor) -> Errors:
+            return errors_of(op, case, reference, output, math.inf, quantile_elements=0)
+
+        def judged() -> tuple[float, bool]:
+            """Twice the baseline's error, and whether all zeros pass under that."""
+            twice = 2 * errors(output).score
+            return twice, tolerance.least < twice and tolerance.least < errors(zeros).score <= twice
+
+        twice, zeros_pass = judged()
+        if zeros_pass and op.magnitude is None and tolerance.reduced_dim is None:
             reference.by_row = True
-            twice, zeros_pass = self._twice(case, reference, output)
+            twice, zeros_pass = judged()
             reference.by_row = not zeros_pass
-        reference.hint = self._hint(case, reference, output, zeros_pass)
+        own = f"{self._op.baseline} itself is wrong here: "
+        if case.fill != "normal" and errors(output).misplaced:
+            reference.hint = (
+                f"{own}intermediate results overflow or become NaN on the fill {case.fill!r}. If that is "
+                f"no mistake, leave fill={case.fill!r} out of the op's cases"
+            )
+        elif zeros_pass and output.is_floating_point():
+            change = "add" if op.magnitude is None else "correct"
+            reference.hint = (
+                f"{own}its error is as large as the result. Either the oracle computes something else, or "
+                f"terms cancel: then {change} the op's magnitude, which is the oracle of the terms' absolute "
+                "values"
+            )
         return tolerance.least if zeros_pass else max(twice, tolerance.least)
 
     def _output(self, case: Case, reference: Reference) -> torch.Tensor | None:
         """What the baseline returns; None where it fails, which its own row reports."""
         if self._stage is None:
             return None
-        expected = expected_outputs(self._op, case, reference.device)
         try:
             self._stage.place(reference.inputs)
-            outputs = self._stage.call(expected).outputs
+            outputs = self._stage.call(expected_outputs(self._op, case, reference.device)).outputs
         except Exception:
             return None
         if outputs is None:
@@ -73,29 +92,3 @@ class ToleranceFromBaseline:
         output = outputs[reference.op.output]
         reference.op.mask_unspecified(reference.inputs, output)
         return output
-
-    def _twice(self, case: Case, reference: Reference, output: torch.Tensor) -> tuple[float, bool]:
-        """Twice the error of an output, and whether all zeros would pass under that."""
-        twice, least = 2 * self._errors(case, reference, output).score, reference.op.tolerance(case).least
-        if twice <= least:
-            return twice, False
-        zeros = torch.zeros((), dtype=output.dtype, device=output.device).expand(output.shape)
-        return twice, least < self._errors(case, reference, zeros).score <= twice
-
-    def _hint(self, case: Case, reference: Reference, output: torch.Tensor, zeros_pass: bool) -> str:
-        own = f"{self._op.baseline} itself is wrong here: "
-        if case.fill != "normal" and self._errors(case, reference, output).misplaced:
-            return (
-                f"{own}intermediate results overflow or become NaN on the fill {case.fill!r}. If that is "
-                f"no mistake, leave fill={case.fill!r} out of the op's cases"
-            )
-        if not zeros_pass or not output.is_floating_point():
-            return ""
-        change = "add" if reference.op.magnitude is None else "correct"
-        return (
-            f"{own}its error is as large as the result. Either the oracle computes something else, or terms "
-            f"cancel: then {change} the op's magnitude, which is the oracle of the terms' absolute values"
-        )
-
-    def _errors(self, case: Case, reference: Reference, output: torch.Tensor) -> Errors:
-        return errors_of(reference.op, case, reference, output, math.inf, quantile_elements=0)

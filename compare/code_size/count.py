@@ -29,7 +29,7 @@ _CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/*.py", "cuda_impl/
 def kept_code_size(impl: Implementation) -> CodeSize:
     """`code_size`, from the cache where the sources and the counter are unchanged."""
     name = _name_of(impl)
-    with suppress(TypeError, ValueError, OverflowError):
+    with suppress(ValueError):
         return decode(CodeSize, result_cache.read("code_size", name))
     found = code_size(impl)
     result_cache.write("code_size", name, encode(found))

@@ -1,21 +1,31 @@
-"""Arguments that several commands take, and how they are parsed."""
+"""Arguments that several commands take, how they are parsed, and the ops and users' files that they name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from compare import registry
-from compare.model.op import ARCHITECTURE, UsageError
+from compare.model.op import ARCHITECTURE, Op, UsageError
 from compare.model.result import Options
 from compare.resources.occupancy import limits
+from compare.sandbox import isolation
+from compare.sandbox.words import printable
 
 COMMANDS = (
     *("list", "doctor", "diff", "pipeline", "aot"),
     *("map", "show", "new-op", "lab", "predict", "grade"),
 )
 """Words that name no op; `compare.cli` has their modules."""
+FILES = ("plot", "json", "csv", "markdown", "html", "junit", "gradescope")
+"""Options that name a file to be written: `compare.cli` checks them before the command's work."""
+
+_DAY_S = 86400.0
+
+
+# --------------------------------------------------------------------------- declared
 
 
 def add_repeatable(add: Callable[..., Any], name: str, metavar: str, what: str) -> None:
@@ -50,15 +60,25 @@ def add_verbose(add: Callable[..., Any]) -> None:
     add("-v", "--verbose", action="store_true", help="print each step and its seconds to stderr")
 
 
+def add_file(add: Callable[..., Any], name: str, what: str) -> None:
+    """One of `FILES`, for `outputs.writes`."""
+    add(f"--{name}", type=Path, metavar="FILE", help=what)
+
+
 def add_tables(add: Callable[..., Any], everything: str, line: str) -> None:
-    """``--json``, ``--csv`` with a line for each ``line``, ``--markdown``; for `outputs.writes`."""
-    add("--json", type=Path, metavar="FILE", help=everything)
-    add("--csv", type=Path, metavar="FILE", help=f"one line for each {line}")
-    add("--markdown", type=Path, metavar="FILE", help="the tables")
+    """``--json``, ``--csv`` with a line for each ``line``, ``--markdown``."""
+    add_file(add, "json", everything)
+    add_file(add, "csv", f"one line for each {line}")
+    add_file(add, "markdown", "the tables")
+
+
+def add_page(add: Callable[..., Any]) -> None:
+    """``--html``, for `outputs.html_page`."""
+    add_file(add, "html", "one self-contained page with figures and sources")
 
 
 def add_records(add: Callable[..., Any]) -> None:
-    """``--records``, for `history.map.reading.files_of`."""
+    """``--records``, for `history.reading.files_of`."""
     add(
         "--records",
         nargs="+",
@@ -73,22 +93,17 @@ def add_records(add: Callable[..., Any]) -> None:
 
 def add_arch(add: Callable[..., Any], doing: str) -> None:
     """``--arch``, to be parsed by `archs`; ``doing`` is its verb, as ``compile``."""
-    add(
-        "--arch",
-        action="append",
-        default=[],
-        metavar="SM",
-        help=f"{doing} for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
-    )
+    what = f"{doing} for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)"
+    add("--arch", action="append", default=[], metavar="SM", help=what)
+
+
+# --------------------------------------------------------------------------- parsed
 
 
 def check_op(name: str) -> None:
     """A `UsageError`, with the nearest names, if there is no such op."""
     if name not in registry.op_names():
         raise UsageError(registry.unknown("op", name, registry.op_names()))
-
-
-_DAY_S = 86400.0
 
 
 def check_timeout(seconds: float) -> None:
@@ -101,9 +116,59 @@ def check_timeout(seconds: float) -> None:
 
 def archs(texts: Sequence[str]) -> tuple[str, ...]:
     """The architectures of ``--arch``, each once; a `UsageError` if one is not known."""
-    found = [arch.strip() for text in texts for arch in text.split(",")]
-    for arch in found:
+    names = [arch.strip() for text in texts for arch in text.split(",")]
+    for arch in names:
         if not ARCHITECTURE.fullmatch(arch):
             raise UsageError(f"--arch {arch}: an architecture reads like sm_90, several like sm_75,sm_90")
         limits(arch)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
+
+
+# --------------------------------------------------------------------------- the ops that are meant
+
+
+def load(
+    files: Sequence[str], timeout_s: float, op: str | None = None, *, trusted: bool = True
+) -> dict[str, str]:
+    """Load users' files after the project's own, so that their rows come after them.
+
+    Args:
+        files: of ``--load``.
+        timeout_s: the most that loading one may take.
+        op: the one that the command names; None: all of them.
+        trusted: False: nothing will be compared, so a file that defines an op is not run.
+
+    Returns:
+        By the name of each of these ops the file that defines it; empty of the project's own.
+    """
+    for name in registry.op_names():
+        if op in (None, name):
+            registry.implementations(name)
+    defined: dict[str, str] = {}
+    if files:
+        # Start-up: mistakes in a command need no PyTorch.
+        from compare.worker import user_files
+
+        isolation.protect_judge()
+        defined = user_files.load(files, timeout_s, op, trusted=trusted)
+    for name in {"all", *COMMANDS}.intersection(defined):
+        raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
+    for name, file in defined.items() if trusted else ():
+        text = f"{file} defines the op {name}, so it says what is right, and runs with all your rights"
+        print(f"python -m compare: {printable(text)}", file=sys.stderr)
+    return {name: defined.get(name, "") for name in ([op] if op else [*registry.op_names(), *defined])}
+
+
+def select(names: Iterable[str], only: Sequence[str]) -> list[Op]:
+    """The ops that have an implementation of ``--only``; a `UsageError` if none has."""
+    errors = []
+    selected = []
+    for op in map(registry.get_op, names):
+        try:
+            registry.implementations(op.name, only)
+            selected.append(op)
+        except UsageError as error:
+            errors.append(error)
+    if not selected:
+        raise errors[0]
+    return selected

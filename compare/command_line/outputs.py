@@ -6,54 +6,24 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from compare.model.op import UsageError
+from compare.model.result import Comparison
 from compare.records.encoding import encode, write_whole
 from compare.sandbox.words import printable
 
-if TYPE_CHECKING:
-    from compare.report.tables import Table
-
 T = TypeVar("T")
-
-
-def check_tables(arguments: argparse.Namespace) -> None:
-    """`check` the files of ``--json``, ``--csv``, ``--markdown``, and where a command has them ``--html``
-    and ``--plot``."""
-    names = ("plot", "json", "csv", "markdown", "html")
-    check({f"--{name}": getattr(arguments, name, None) for name in names})
-
-
-def writes(
-    arguments: argparse.Namespace,
-    found: T,
-    json: Callable[[T], str],
-    csv: Callable[[T], str],
-    markdown: Callable[[T], str],
-    html: Callable[[T], str] | None = None,
-) -> list[Callable[[], None]]:
-    """Functions that write ``found``, one for each file of `check_tables` that was given.
-
-    Args:
-        html: renders the page of ``--html``; None where it was not given.
-    """
-    made = ((arguments.json, json), (arguments.csv, csv), (arguments.markdown, markdown))
-    writers: list[Callable[[], None]] = [partial(write, path, make(found)) for path, make in made if path]
-    if html:  # rendered when it is written: an error costs this file alone
-        writers.append(lambda: write(arguments.html, html(found)))
-    return writers
 
 
 def check(files: Mapping[str, Path | None]) -> None:
     """Find out before minutes of work whether files can be written.
 
     Args:
-        files: by option, as ``--json``; None: not asked for.
+        files: by option, as ``--json``; None: not given.
 
     Raises:
         UsageError: one cannot be written, or two are the same.
@@ -91,7 +61,7 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def made(folder: Path) -> Path:
+def create_folder(folder: Path) -> Path:
     """The absolute path of the folder of ``--out``, created if missing.
 
     Raises:
@@ -105,14 +75,52 @@ def made(folder: Path) -> Path:
     return folder.resolve()
 
 
-def write(file: Path | None, text: str) -> None:
-    """Write a file whole; None: it was not asked for.
+def renderers(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Comparison]], str]]:
+    """What renders comparisons, by the option's name.
+
+    Raises:
+        UsageError: the library of the figures of ``--html`` is missing.
+    """
+    # Start-up: --help and mistakes need nothing that renders, and only --html needs Jinja2.
+    from compare.records import archive
+    from compare.report import csv_file, markdown  # start-up
+
+    by_option = {"json": archive.dumps, "csv": csv_file.dumps, "markdown": markdown.dumps}
+    if arguments.html:
+        from compare.report.html import figures, page  # start-up
+
+        figures.library()
+        by_option["html"] = page.dumps
+    return by_option
+
+
+def writes(
+    arguments: argparse.Namespace, results: T, **renderers: Callable[[T], str]
+) -> list[Callable[[], None]]:
+    """Functions that render and write ``results``, one for each file that was given.
+
+    Args:
+        renderers: by the option's name, as ``json``.
+    """
+    files = ((getattr(arguments, option), render) for option, render in renderers.items())
+    return [partial(_render, path, render, results) for path, render in files if path]
+
+
+def _render(file: Path, render: Callable[[T], str], results: T) -> None:
+    write(file, render(results))
+
+
+def as_json(results: object) -> str:
+    """Dataclasses as JSON, encoded by `compare.records.encoding.encode`."""
+    return json.dumps(encode(results), indent=1) + "\n"
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file whole.
 
     Raises:
         UsageError: it can no longer be written.
     """
-    if file is None:
-        return
     try:
         if _is_special(file):
             file.write_text(text, encoding="utf-8")
@@ -127,13 +135,13 @@ def write(file: Path | None, text: str) -> None:
 
 def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
     """Write every file that can be written; the errors of the others."""
-    failed = []
-    for write in writes:
+    errors = []
+    for write_one in writes:
         try:
-            write()
+            write_one()
         except UsageError as error:
-            failed.append(str(error))
-    return failed
+            errors.append(str(error))
+    return errors
 
 
 def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> None:
@@ -142,39 +150,13 @@ def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> No
     Raises:
         UsageError: a file could not be written; the message has every such error.
     """
-    failed = failures(writes)
+    errors = failures(writes)
     show()
-    if failed:
-        raise UsageError("; ".join(failed))
-
-
-def write_json(file: Path | None, found: object) -> None:
-    """`write` dataclasses as JSON, encoded by `compare.records.encoding.encode`."""
-    write(file, json.dumps(encode(found), indent=1) + "\n")
+    if errors:
+        raise UsageError("; ".join(errors))
 
 
 def say(step: str) -> None:
     """Print a step on a line of stderr."""
     sys.stderr.write(printable(f"{step}\n"))  # at once: tasks are tested side by side
     sys.stderr.flush()
-
-
-def put_explained(table: Table, explained: Collection[str] | None = None) -> None:
-    """Print a table whose last column is prose: that stands below the lines.
-
-    Args:
-        explained: the lines whose prose is shown; None: all.
-    """
-    # Start-up: --help and mistakes in a command need nothing that renders a screen.
-    from compare.report import terminal
-
-    narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
-
-    def render(width: int) -> str:
-        lines = [terminal.laid_out(narrow, width), ""]
-        for row in table.rows:
-            if row[-1] and (explained is None or row[0] in explained):
-                lines.append(terminal.paragraph(f"{row[0]}: {row[-1]}", min(width, 80), hanging="  "))
-        return "\n".join([*lines, *table.legend]).rstrip()
-
-    terminal.put(render)

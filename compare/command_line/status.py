@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 SUCCESS, FAILURE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
 
-_SEVERITY = (SUCCESS, INCONCLUSIVE, FAILURE)
-
 _OF_RESULT = {
     "machine": 6,
     "timeout": 5,
@@ -28,7 +26,7 @@ _OF_RESULT = {
 
 def worst(statuses: Iterable[int]) -> int:
     """The exit status of a command that did several things; inconclusive if it did none."""
-    return max(statuses, key=_SEVERITY.index, default=INCONCLUSIVE)
+    return max(statuses, key=(SUCCESS, INCONCLUSIVE, FAILURE).index, default=INCONCLUSIVE)
 
 
 def of(comparison: Comparison, yours: Collection[str] = ()) -> int:
@@ -41,11 +39,10 @@ def of(comparison: Comparison, yours: Collection[str] = ()) -> int:
     rows = [row for case in comparison.cases for row in case.rows]
     if any(row.status in WRONG for row in rows):
         return FAILURE
-    checked = any(row.agreement for row in rows)
-    failed = any(row.status == "failed" for row in rows)
     ran = {row.label for row in rows if row.agreement}
     missed = {row.label for row in rows} & set(yours) - ran
-    return INCONCLUSIVE if comparison.interrupted or failed or not checked or missed else SUCCESS
+    failed = any(row.status == "failed" for row in rows)
+    return INCONCLUSIVE if comparison.interrupted or failed or not ran or missed else SUCCESS
 
 
 def of_marks(submissions: Iterable[Marks]) -> int:

@@ -1,4 +1,17 @@
-"""``python -m compare aot OP``: programs without Python, built, run and shown."""
+"""An op's kernels as C programs that run without Python: built for any architecture, with or
+without a GPU; where there is one, run, checked and timed.
+
+examples:
+  python -m compare aot vector_add --out programs/
+  python -m compare aot vector_add --arch sm_90 --out programs/
+  python -m compare aot softmax --only '*.onepass' --case M=64,N=781,fp16 --out programs/
+
+exit status:
+  0  every possible program was built; on a GPU, all that it can run are correct
+  1  a program's output is wrong
+  2  a mistake in the command, its files or the machine's setup
+  3  inconclusive: something failed to compile or to run, or no program is possible
+"""
 
 from __future__ import annotations
 
@@ -14,28 +27,10 @@ from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
 from compare.model.op import Case, UsageError
 
 if TYPE_CHECKING:
-    from compare.aot.programs import ProgramReport
-
-_EPILOG = """\
-examples:
-  python -m compare aot vector_add --out programs/
-  python -m compare aot vector_add --arch sm_90 --out programs/
-  python -m compare aot softmax --only '*.onepass' --case M=64,N=781,fp16 --out programs/
-
-exit status:
-  0  every possible program was built; on a GPU, all that it can run are correct
-  1  a program's output is wrong
-  2  a mistake in the command, its files or the machine's setup
-  3  inconclusive: something failed to compile or to run, or no program is possible
-"""
+    from compare.aot.running import ProgramReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "An op's kernels as C programs that run without Python: built for any architecture, with or without "
-        "a GPU; where there is one, run, checked and timed."
-    )
-    parser.epilog = _EPILOG
     add = parser.add_argument
     add("op", metavar="OP", help="the op")
     options.add_only(add)
@@ -46,19 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sizes and dtype that the programs are for, e.g. M=4096,N=781,fp16 (default: a small one)",
     )
     add("--out", type=Path, metavar="DIR", required=True, help="where the programs go: DIR/OP/LABEL/ARCH/")
-    add("--json", type=Path, metavar="FILE", help="everything, samples included")
+    options.add_file(add, "json", "everything, samples included")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the arguments, and do it; the exit status.
-
-    Raises:
-        UsageError: the command asks for what does not exist, or a tool that every program needs is missing.
-    """
+    """Check the arguments, and do it; the exit status."""
     options.check_op(arguments.op)
     archs = options.archs(arguments.arch)
-    out = outputs.made(arguments.out)
-    outputs.check({"--json": arguments.json})
+    out = outputs.create_folder(arguments.out)
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
     return build_and_show(arguments, archs, out)
 
@@ -69,7 +59,8 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
     No ``archs``: what is compiled for here by default.
     """
     # Start-up: --help and mistakes need neither PyTorch nor Triton.
-    from compare.aot import plan, programs, screen
+    from compare.aot import plan, running, screen
+    from compare.report import terminal
 
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
@@ -79,8 +70,11 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
             f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "
             "name a Triton or a CUDA implementation"
         )
-    report = programs.build_and_run(op, case, impls, archs, out)
-    outputs.beside(lambda: screen.put(report), [lambda: outputs.write_json(arguments.json, report)])
+    report = running.build_and_run(op, case, impls, archs, out)
+    outputs.beside(
+        lambda: terminal.put(lambda width: screen.render(report, width)),
+        outputs.writes(arguments, report, json=outputs.as_json),
+    )
     return _exit_status(report)
 
 

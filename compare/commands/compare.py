@@ -1,42 +1,6 @@
-"""``python -m compare OP`` and ``all``: ops compared one after another, shown, written and recorded."""
+"""The same GPU operation in PyTorch, Triton and CUDA C++: correctness, speed, registers and
+shared memory, and code size of each.
 
-from __future__ import annotations
-
-import argparse
-import signal
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from compare import registry
-from compare.command_line import ops, options, outputs, status
-from compare.model.op import Case, Op, UsageError
-from compare.model.result import Comparison, Options
-from compare.report.steps import Steps, steps
-from compare.tuning import sweep
-from compare.worker.start import prepare
-
-if TYPE_CHECKING:
-    import torch
-
-    from compare.history.crossover import Crossover
-
-BUDGET_S = 3.0
-SWEEP_BUDGET_S = 2.0
-TRIAL_S = 0.3
-"""Added for each row of ``--tune``."""
-RECORD_SAMPLES = (30, 5)
-"""Samples of each row of a record, at least: of one that takes at most 10 ms, and of a slower one."""
-
-_START_S = 4.0
-"""To start workers and to compile, for each op, on two cores with what earlier runs have compiled."""
-_CHECK_S = 0.25
-"""To check an implementation on a smoke case, likewise."""
-
-_EPILOG = """\
 examples:
   python -m compare softmax
   python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
@@ -65,13 +29,40 @@ exit status of a comparison (of a command: COMMAND --help):
 COMPARE_TRACEBACK=1 shows where an error was raised.
 """
 
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from compare import registry
+from compare.command_line import options, outputs, status
+from compare.model.op import Case, Op, UsageError
+from compare.model.result import Comparison, Options
+from compare.report.steps import Steps, steps
+from compare.tuning import sweep
+
+if TYPE_CHECKING:
+    import torch
+
+BUDGET_S = 3.0
+SWEEP_BUDGET_S = 2.0
+TRIAL_S = 0.3
+"""Added for each row of ``--tune``."""
+RECORD_SAMPLES = (30, 5)
+"""Samples of each row of a record, at least: of one that takes at most 10 ms, and of a slower one."""
+
+_START_S = 4.0
+"""To start workers and to compile, for each op, on two cores with what earlier runs have compiled."""
+_CHECK_S = 0.25
+"""To check an implementation on a smoke case, likewise."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "The same GPU operation in PyTorch, Triton and CUDA C++: correctness, speed, registers and shared "
-        "memory, and code size of each."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument(
         "what",
         metavar="|".join(("OP", "all", *options.COMMANDS)),
@@ -82,9 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(new-op), predictions before measurements (predict), or labs of a course (lab) and their marks "
         "(grade). COMMAND --help shows its options",
     )
-    # Hidden: given by mistake, they are refused in a sentence.
-    parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
-    _add_cases(parser.add_argument_group("cases and implementations").add_argument)
+    add: Any = parser.add_argument_group("cases and implementations").add_argument
+    options.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")
+    add("--sweep", action="store_true", help="every size in the op's list (without a GPU: as recorded)")
+    add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
+    options.add_only(add, ", e.g. 'triton.*', and the baseline")
+    options.add_load(add)
     _add_how(parser.add_argument_group("how").add_argument)
     add = parser.add_argument_group("screen").add_argument
     add("--all", action="store_true", dest="every", help="every row and case, not only the best of each way")
@@ -92,35 +86,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--details", action="store_true", help="further tables: errors, times, resources, code size")
     add = parser.add_argument_group("files").add_argument
     options.add_tables(add, "all results, raw samples included", "implementation and case")
-    add("--html", type=Path, metavar="FILE", help="one self-contained page with figures and sources")
+    options.add_page(add)
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
     options.add_verbose(add)
 
 
-def _add_cases(add: Callable[..., Any]) -> None:
-    options.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")
-    add("--sweep", action="store_true", help="every size in the op's list (without a GPU: as recorded)")
-    add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
-    options.add_only(add, ", e.g. 'triton.*', and the baseline")
-    options.add_load(add)
-
-
-def _add_how(add: Callable[..., Any]) -> None:
+def _add_how(add: Any) -> None:
     options.add_device(add)
     options.add_arch(add, "compile")
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of the random inputs and of the order of timing (default: 0)",
-    )
-    add(
-        "--budget",
-        type=float,
-        metavar="SECONDS",
-        help="time limit of the timing, for all cases of an op together "
-        f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
-    )
+    seed = "seed of the random inputs and of the order of timing (default: 0)"
+    add("--seed", type=int, default=0, help=seed)
+    budget = "time limit of the timing, for all cases of an op together "
+    budget += f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})"
+    add("--budget", type=float, metavar="SECONDS", help=budget)
     add(
         "--matched",
         action="store_true",
@@ -141,75 +119,61 @@ def _add_how(add: Callable[..., Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare the ops of ``arguments``; the exit status.
-
-    Raises:
-        UsageError: the command asks for what does not exist, or cannot be done here.
-    """
+    """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
-    with steps(arguments.verbose) as told:
-        _say(told, "importing PyTorch")
+    with steps(arguments.verbose) as log:
+        _say(log, "importing PyTorch")
+        from compare.worker.start import prepare
+
         device = prepare(arguments.device, names)
         work = search_crossover if arguments.crossover else compare_ops
-        return work(arguments, device, told)
+        return work(arguments, device, log)
 
 
-def _say(told: Steps | None, step: str) -> None:
-    if told:
-        told(step)
-
-
-# --------------------------------------------------------------------------- mistakes found without PyTorch
+def _say(log: Steps | None, step: str) -> None:
+    if log:
+        log(step)
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """A `UsageError` for mistakes that can be found without PyTorch."""
-    if arguments.files:
-        raise UsageError(
-            f"{arguments.files[0]}: only 'diff' takes files. Name one op, or 'all'. A file of your own: "
-            "--load FILE"
-        )
-    if arguments.crossover:
-        _check_crossover(arguments)
+    every = arguments.what == "all"
     # A file of the user's may define the op; then it is looked for when that is loaded.
-    if arguments.what != "all" and not arguments.load and arguments.what not in registry.op_names():
+    if not every and not arguments.load and arguments.what not in registry.op_names():
         known = [*registry.op_names(), "all", *options.COMMANDS]
         raise UsageError(registry.unknown("op", arguments.what, known))
-    if arguments.what == "all" and arguments.case:
-        raise UsageError("--case belongs to one op; name it instead of 'all'")
-    _check_tune(arguments)
-    outputs.check_tables(arguments)
-    options.archs(arguments.arch)
-    if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
-        raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
-    if not -(1 << 63) <= arguments.seed < 1 << 63:
-        raise UsageError(f"--seed {arguments.seed}: give a number of at most 63 bits")
-    options.check_timeout(arguments.timeout)
-
-
-def _check_crossover(arguments: argparse.Namespace) -> None:
-    for given, option in (
-        (arguments.what == "all", "all"),
-        (arguments.sweep, "--sweep"),
-        (arguments.record, "--record"),
-        (len(arguments.case) > 1, "a second --case"),
-        (arguments.tune, "--tune"),
-        (arguments.matched, "--matched"),
-    ):
-        if given:
+    beside_crossover = {
+        "all": every,
+        "--sweep": arguments.sweep,
+        "--record": arguments.record,
+        "a second --case": len(arguments.case) > 1,
+        "--tune": arguments.tune,
+        "--matched": arguments.matched,
+    }
+    for option, given in beside_crossover.items():
+        if arguments.crossover and given:
             raise UsageError(f"--crossover goes with one op and one case; leave out {option}")
-
-
-def _check_tune(arguments: argparse.Namespace) -> None:
+    seed, budget_s = arguments.seed, arguments.budget
+    mistakes = {
+        "--case belongs to one op; name it instead of 'all'": every and arguments.case,
+        "--tune goes with one op, as parameters differ by op; name it instead of 'all'": (
+            every and arguments.tune
+        ),
+        "--tune and --matched both say what rows are run with; give one of them": (
+            arguments.tune and arguments.matched
+        ),
+        f"--budget {budget_s}: give a number of seconds above 0": (
+            budget_s is not None and not 0 < budget_s < float("inf")
+        ),
+        f"--seed {seed}: give a number of at most 63 bits": not -(1 << 63) <= seed < 1 << 63,
+    }
+    for text, mistaken in mistakes.items():
+        if mistaken:
+            raise UsageError(text)
     sweep.parse(arguments.tune)
-    if arguments.tune and arguments.what == "all":
-        raise UsageError("--tune goes with one op, as parameters differ by op; name it instead of 'all'")
-    if arguments.tune and arguments.matched:
-        raise UsageError("--tune and --matched both say what rows are run with; give one of them")
-
-
-# --------------------------------------------------------------------------- the work
+    options.archs(arguments.arch)
+    options.check_timeout(arguments.timeout)
 
 
 def run_options(op: Op, arguments: argparse.Namespace) -> Options:
@@ -226,7 +190,7 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
     cases = list(dict.fromkeys(cases))
     _check_sizes(op, cases or [op.cases.default])
     number = max(1, len(cases))
-    made = Options(
+    how = Options(
         cases=tuple(cases),
         only=tuple(arguments.only),
         archs=options.archs(arguments.arch),
@@ -240,13 +204,13 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
         retune=arguments.retune,
         samples=RECORD_SAMPLES if arguments.record else Options.samples,
     )
-    added = tuned(op, made)
+    added = tuned(op, how)
     if added is None or arguments.budget is not None:
-        return made
-    return replace(made, budget_s=made.budget_s + TRIAL_S * added.count * number)
+        return how
+    return replace(how, budget_s=how.budget_s + TRIAL_S * added.count * number)
 
 
-def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
+def _check_sizes(op: Op, cases: Sequence[Case]) -> None:
     """Have the op refuse sizes that it has no inputs for before any op runs."""
     from compare.capture import meta_inputs
 
@@ -259,25 +223,24 @@ def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
             return
 
 
-def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
+def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> int:
     """Compare one op after another: show, record and write what is finished; the exit status."""
     from compare import run as driver
-    from compare.records import archive
-    from compare.report import csv_file, markdown, terminal
+    from compare.report import terminal
     from compare.report.progress import of_run
     from compare.report.summary import View
 
-    html = ops.html_page(arguments.html)
-    work = _work(arguments, device, told)
+    renderers = outputs.renderers(arguments)
+    work = _work(arguments, device, log)
     done: list[Comparison] = []
     statuses: list[int] = []
     failures: list[str] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: results so far are written
     try:
         for op, how in work:
-            with of_run(op.name, told) as progress:
+            with of_run(op.name, log) as progress:
                 comparison = driver.run(op, how, progress)
-            _say(told, "printing")
+            _say(log, "printing")
             done.append(comparison)
             if arguments.record:  # a failure is reported at the end: the next op is compared all the same
                 failures += outputs.failures([partial(_record, comparison)])
@@ -285,30 +248,27 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps
                 print("\n")
             yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.foreign)
             statuses.append(status.of(comparison, yours))
-            view = View(arguments.every, arguments.explain, arguments.details, bool(html), yours)
+            view = View(arguments.every, arguments.explain, arguments.details, bool(arguments.html), yours)
             terminal.show(comparison, view)
             sys.stdout.flush()
             if comparison.interrupted:
                 break
     finally:
         if done:
-            _say(told, "writing files")
-            writes = outputs.writes(arguments, done, archive.dumps, csv_file.dumps, markdown.dumps, html)
-            failures += outputs.failures(writes)
+            _say(log, "writing files")
+            failures += outputs.failures(outputs.writes(arguments, done, **renderers))
     if failures:
         raise UsageError("; ".join(failures))
     return status.worst(statuses)
 
 
-def _work(
-    arguments: argparse.Namespace, device: torch.device, told: Steps | None
-) -> list[tuple[Op, Options]]:
+def _work(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> list[tuple[Op, Options]]:
     """The ops and how each is to be compared: a mistake in any of them is found before the first is run."""
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
-    _say(told, "importing the implementations")
-    names = ops.load(arguments.load, arguments.timeout, None if arguments.what == "all" else arguments.what)
-    selected = ops.select(names, arguments.only)
+    _say(log, "importing the implementations")
+    one = None if arguments.what == "all" else arguments.what
+    selected = options.select(options.load(arguments.load, arguments.timeout, one), arguments.only)
     if arguments.matched:
         _check_matched(selected, arguments.only)
     work = [(op, run_options(op, arguments)) for op in selected]
@@ -355,55 +315,41 @@ def _record(comparison: Comparison) -> None:
     print(f"recorded in {archive.record(comparison)}", file=sys.stderr)
 
 
-def search_crossover(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
+def search_crossover(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> int:
     """Where the fastest way changes, from runs of the op on a GPU or else ``results/``; the exit status."""
+    from compare import device as machine
+    from compare import run as driver
     from compare.history import crossover
-    from compare.records import archive
-    from compare.report import crossings, csv_file, terminal
+    from compare.report import crossings, terminal
+    from compare.report.progress import of_run
+    from compare.worker.pool import WorkerPool
 
-    html = ops.html_page(arguments.html)
-    (op,) = ops.select(ops.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
+    renderers = outputs.renderers(arguments)
+    (op,) = options.select(options.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
     crossover.check(op, arguments.crossover)
     how = run_options(op, arguments)
     base = how.cases[0] if how.cases else op.cases.default
     if device.type == "cuda":
-        found = _measured_crossover(op, arguments.crossover, base, how, device, told)
+        memory_bytes = machine.environment(device).memory_bytes
+        with (
+            WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
+            of_run(op.name, log) as progress,
+        ):
+            search = crossover.find(
+                *(op, arguments.crossover, base, how, memory_bytes),
+                lambda each: driver.run(op, each, progress, pool=pool),
+            )
     elif arguments.json or arguments.csv or arguments.html:
         raise UsageError(
             "--json, --csv and --html need times measured here, and there is no GPU: --markdown has "
             "the table, results/ the records that it is made from"
         )
     else:
-        found = crossover.recorded(op, arguments.crossover, base)
-    writes = outputs.writes(
-        arguments,
-        found,
-        lambda found: archive.dumps(found.runs),
-        lambda found: csv_file.dumps(found.runs),
-        crossings.as_markdown,
-        html and (lambda found: html(found.runs)),
-    )
-    outputs.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
-    if found.recorded_on:
+        search = crossover.recorded(op, arguments.crossover, base)
+    renderers["markdown"] = lambda _: crossings.as_markdown(search)
+    writes = outputs.writes(arguments, search.runs, **renderers)
+    outputs.beside(lambda: terminal.put(lambda width: crossings.render(search, width)), writes)
+    if search.recorded_on:
         return status.SUCCESS
-    statuses = [status.INCONCLUSIVE] if found.interrupted else []
-    return status.worst([*statuses, *map(status.of, found.runs)])
-
-
-def _measured_crossover(
-    op: Op, dim: str, base: Case, how: Options, device: torch.device, told: Steps | None
-) -> Crossover:
-    from compare import device as machine
-    from compare import run as driver
-    from compare.history import crossover
-    from compare.report.progress import of_run
-    from compare.worker.pool import WorkerPool
-
-    memory_bytes = machine.environment(device).memory_bytes
-    with (
-        WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
-        of_run(op.name, told) as progress,
-    ):
-        return crossover.find(
-            op, dim, base, how, memory_bytes, lambda each: driver.run(op, each, progress, pool=pool)
-        )
+    statuses = [status.INCONCLUSIVE] if search.interrupted else []
+    return status.worst([*statuses, *map(status.of, search.runs)])

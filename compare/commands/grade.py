@@ -1,27 +1,5 @@
-"""``python -m compare grade``: marks of a submission or of a class, shown and written."""
+"""Marks of a lab's submission, or of a class.
 
-from __future__ import annotations
-
-import argparse
-import signal
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from compare.command_line import options, outputs, status
-from compare.model.op import UsageError
-from compare.sandbox.words import printable
-
-if TYPE_CHECKING:
-    from compare.labs.lab import Lab
-    from compare.labs.marking import Marks
-    from compare.labs.similarity import Pair
-
-_MAX_JOBS = 64
-_SHOWN = 10
-"""Pairs with similar code on the screen."""
-
-_EPILOG = """\
 examples:
   python -m compare grade alice/
   python -m compare grade alice/ --rubric labs/09_odd_shapes/lab.toml --gradescope results.json
@@ -42,10 +20,25 @@ exit status:
 Where several apply, the first of 6, 5, 4, 1 and 3 counts.
 """
 
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare.command_line import options, outputs, status
+from compare.model.op import UsageError
+
+if TYPE_CHECKING:
+    from compare.labs.classroom import Pair
+    from compare.labs.lab import Lab
+    from compare.labs.marking import Marks
+
+_MAX_JOBS = 64
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Marks of a lab's submission, or of a class."
-    parser.epilog = _EPILOG
     add = parser.add_argument
     add("folder", nargs="?", type=Path, metavar="DIR", help="a submission, or a folder of submissions")
     add("--rubric", type=Path, metavar="FILE", help="a lab.toml (default: as answers.toml says)")
@@ -55,20 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
     add("--similar", action="store_true", help="list submissions with similar code")
     add("--unsafe", action="store_true", help="mark also where nothing isolates submissions")
-    add("--json", type=Path, metavar="FILE", help="all marks")
-    add("--csv", type=Path, metavar="FILE", help="one line for each submission")
-    add("--junit", type=Path, metavar="FILE", help="JUnit XML")
-    add("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, of one submission")
-    add("--markdown", type=Path, metavar="FILE", help="the page of a class")
-    add("--html", type=Path, metavar="FILE", help="the page of a class, as HTML")
+    options.add_file(add, "json", "all marks")
+    options.add_file(add, "csv", "one line for each submission")
+    options.add_file(add, "junit", "JUnit XML")
+    options.add_file(add, "gradescope", "Gradescope's results.json, of one submission")
+    options.add_file(add, "markdown", "the page of a class")
+    options.add_file(add, "html", "the page of a class, as HTML")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Mark, show and write; the exit status.
-
-    Raises:
-        UsageError: there is no such folder or rubric, or a file cannot be written.
-    """
+    """Mark, show and write; the exit status."""
     if arguments.folder is None:
         raise UsageError("grade takes a folder: python -m compare grade DIR")
     if not arguments.folder.is_dir():
@@ -76,14 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
     options.check_timeout(arguments.timeout)
-    outputs.check_tables(arguments)
-    outputs.check({"--junit": arguments.junit, "--gradescope": arguments.gradescope})
     return grade(arguments)
 
 
 def grade(arguments: argparse.Namespace) -> int:
-    from compare.labs import classroom, similarity
+    from compare.labs import classroom
     from compare.labs.lab import read
+    from compare.sandbox import isolation
     from compare.worker.start import prepare
 
     whole_class = classroom.is_class(arguments.folder)
@@ -92,13 +80,18 @@ def grade(arguments: argparse.Namespace) -> int:
         raise UsageError("--gradescope is for one submission; give its folder")
     rubric = read(arguments.rubric) if arguments.rubric else None
     if arguments.similar:
-        similarity.library()  # if it is missing, before anything is marked
-    _check_isolation(arguments.unsafe)
+        classroom.similarity_library()  # if it is missing, before anything is marked
+    here = isolation.found()
+    if not (here.holds or arguments.unsafe):
+        raise UsageError(
+            "submissions would run with all your rights: this machine offers no isolation "
+            f"({'; '.join(here.refused)}). --unsafe marks them all the same"
+        )
     prepare(arguments.device)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
-        keep = outputs.made(keep)
+        keep = outputs.create_folder(keep)
     try:
         marks = classroom.mark(
             folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, outputs.say
@@ -109,20 +102,11 @@ def grade(arguments: argparse.Namespace) -> int:
         outputs.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
         return status.INCONCLUSIVE
     labs = [rubric] if rubric else classroom.labs_of(marks)
-    similar = [pair for lab in labs for pair in similarity.pairs(lab, folders)] if arguments.similar else None
+    similar = (
+        [pair for lab in labs for pair in classroom.similar(lab, folders)] if arguments.similar else None
+    )
     _write_and_show(arguments, labs, marks, similar)
     return status.of_marks(marks)
-
-
-def _check_isolation(unsafe: bool) -> None:
-    from compare.sandbox import isolation
-
-    here = isolation.found()
-    if not (here.holds or unsafe):
-        raise UsageError(
-            "submissions would run with all your rights: this machine offers no isolation "
-            f"({'; '.join(here.refused)}). --unsafe marks them all the same"
-        )
 
 
 def _write_and_show(
@@ -130,25 +114,16 @@ def _write_and_show(
 ) -> None:
     from compare.report import labs as pages
 
-    page = pages.class_page(labs, marks, similar)
-    writes = [
-        partial(outputs.write, arguments.csv, pages.csv(marks)),
-        partial(outputs.write, arguments.junit, pages.junit(marks)),
-        partial(outputs.write, arguments.markdown, page),
-        partial(outputs.write, arguments.html, pages.html(page, "Marks")),
-        partial(outputs.write, arguments.gradescope, pages.gradescope(marks[0])),
-        partial(outputs.write_json, arguments.json, marks),
-    ]
-    title = ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs)
-    table = pages.marks_table(marks[0]) if len(marks) == 1 else pages.class_table(marks, title)
-    pairs = similar if similar and len(marks) > 1 else []
-    lines = [f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}" for pair in pairs]
-    if len(lines) > _SHOWN:
-        lines[_SHOWN:] = [f"similar: {len(lines) - _SHOWN} more pairs; --html FILE lists all"]
+    def page(_: list[Marks]) -> str:
+        return pages.class_page(labs, marks, similar)
 
-    def show() -> None:
-        outputs.put_explained(table)
-        for line in lines:
-            print(printable(line))
-
-    outputs.beside(show, writes)
+    writes = outputs.writes(
+        *(arguments, marks),
+        json=outputs.as_json,
+        csv=pages.csv,
+        junit=pages.junit,
+        gradescope=lambda marks: pages.gradescope(marks[0]),
+        markdown=page,
+        html=lambda marks: pages.html(page(marks), "Marks"),
+    )
+    outputs.beside(lambda: pages.put_marks(labs, marks, similar), writes)

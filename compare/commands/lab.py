@@ -1,4 +1,20 @@
-"""``python -m compare lab``: a student's folder started, checked, and reported on."""
+"""Labs of a course: start one, check it, ask for a hint, write its report.
+
+examples:
+  python -m compare lab list
+  python -m compare lab start 04 my_lab   write the hand-out, the starters and answers.toml
+  python -m compare lab check my_lab      run the tests; shows no speed
+  python -m compare lab hint 04 2         the second hint
+  python -m compare lab report my_lab     predictions beside measurements, your rows among ours
+
+exit status:
+  0  done; of check: every case is correct
+  1  check: something is wrong or missing
+  2  a mistake in the command or its files
+  4  check: your code raised an error, or does not compile
+  5  check: your code took too long
+  6  check: a fault of the machine: the reference failed too
+"""
 
 from __future__ import annotations
 
@@ -24,52 +40,29 @@ _TAKES: dict[str, tuple[str, ...]] = {
 }
 """By what it does: the words that follow."""
 
-_EPILOG = """\
-examples:
-  python -m compare lab list
-  python -m compare lab start 04 my_lab/        write the hand-out, the starters and answers.toml
-  python -m compare lab check my_lab/           run the tests; shows no speed
-  python -m compare lab hint 04 2               the second hint
-  python -m compare lab report my_lab/          predictions beside measurements, your rows among ours
-
-exit status:
-  0  done; of check: every case is correct
-  1  check: something is wrong or missing
-  2  a mistake in the command or its files
-  4  check: your code raised an error, or does not compile
-  5  check: your code took too long
-  6  check: a fault of the machine: the reference failed too
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Labs of a course: start one, check it, ask for a hint, write its report."
-    parser.epilog = _EPILOG
-    parser.add_argument("what", nargs="?", default="list", choices=tuple(_TAKES), metavar="|".join(_TAKES))
-    parser.add_argument("words", nargs="*", metavar="LAB|DIR", help="a lab's number or name; your folder")
-    options.add_device(parser.add_argument)
-    options.add_timeout(parser.add_argument)
+    add = parser.add_argument
+    add("what", nargs="?", default="list", choices=tuple(_TAKES), metavar="|".join(_TAKES))
+    add("words", nargs="*", metavar="LAB|DIR", help="a lab's number or name; your folder")
+    options.add_device(add)
+    options.add_timeout(add)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what ``arguments.what`` says; the exit status.
-
-    Raises:
-        UsageError: there is no such lab or folder, or one cannot be written.
-    """
+    """Do what ``arguments.what`` says; the exit status."""
     options.check_timeout(arguments.timeout)
-    words = arguments.words
-    if len(words) != len(_TAKES[arguments.what]):
-        form = " ".join(("lab", arguments.what, *_TAKES[arguments.what]))
-        raise UsageError(f"lab {arguments.what}: got {len(words)} words behind it; write {form}")
-    if arguments.what == "start":
+    what, words = arguments.what, arguments.words
+    if len(words) != len(_TAKES[what]):
+        form = " ".join(("lab", what, *_TAKES[what]))
+        raise UsageError(f"lab {what}: got {len(words)} words behind it; write {form}")
+    if what == "start":
         return start(words[0], Path(words[1]))
-    if arguments.what == "hint":
+    if what == "hint":
         return hint(*words)
-    if arguments.what == "list":
+    if what == "list":
         return show_labs()
-    act = check if arguments.what == "check" else report
-    return act(Path(words[0]), arguments.device, arguments.timeout)
+    return (check if what == "check" else report)(Path(words[0]), arguments.device, arguments.timeout)
 
 
 # --------------------------------------------------------------------------- the work
@@ -123,18 +116,17 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     from compare.report import labs as pages
     from compare.worker.start import prepare
 
-    done = work.read_folder(folder)
-    prepare(device, done.lab.ops)
-    marks = marking.correctness(done, device, timeout_s, outputs.say)
-    if done.problem:
-        print(done.problem, file=sys.stderr)
-    firsts = {
-        part.name.partition(": ")[0]: part.name for part in reversed(marks.parts) if part.result != "passed"
-    }
-    outputs.put_explained(pages.marks_table(marks), firsts.values())
+    mine = work.read_folder(folder)
+    prepare(device, mine.lab.ops)
+    marks = marking.correctness(mine, device, timeout_s, outputs.say)
+    if mine.problem:
+        print(mine.problem, file=sys.stderr)
+    failed = [part.name for part in marks.parts if part.result != "passed"]
+    first = {name.partition(": ")[0]: name for name in reversed(failed)}
+    pages.put(pages.marks_table(marks), first.values())
     follow = f"lab report {folder}"
-    if firsts:
-        follow = f"lab hint {done.lab.number} {_first_hint(done.lab, next(reversed(firsts)))}"
+    if failed:
+        follow = f"lab hint {mine.lab.number} {_first_hint(mine.lab, failed[0].partition(': ')[0])}"
     print(f"\nNEXT  python -m compare {follow}")
     return status.of_marks([marks])
 
@@ -142,11 +134,9 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
 def _first_hint(lab: Lab, title: str) -> int:
     """The number of the first hint about a task or its file."""
     position, task = next((i, task) for i, task in enumerate(lab.task, 1) if task.title == title)
-    for start in (f"Task {position}:", f"{task.file}:"):
-        for number, text in enumerate(lab.hint, 1):
-            if text.startswith(start):
-                return number
-    return 1
+    starts = (f"Task {position}:", f"{task.file}:")
+    hints = (n for start in starts for n, text in enumerate(lab.hint, 1) if text.startswith(start))
+    return next(hints, 1)
 
 
 def report(folder: Path, device: str, timeout_s: float) -> int:
@@ -156,47 +146,37 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
     from compare.report import terminal
     from compare.worker.start import prepare
 
-    done = work.read_folder(folder)
-    _check_predictions(done, folder / work.ANSWERS)
-    prepare(device, done.lab.ops)
+    mine = work.read_folder(folder)
+    lab = mine.lab
+    if mine.problem:
+        raise UsageError(mine.problem)
+    missing = [each.name for each in lab.prediction if each.name not in mine.predictions]
+    if missing:
+        raise UsageError(
+            f"predict first: fill in {', '.join(missing)} under [predictions] of {folder / work.ANSWERS}. "
+            "A prediction costs no points, whatever the measurement says"
+        )
+    predictions = prediction.read_all(lab.prediction, mine.predictions, folder / work.ANSWERS)
+    prepare(device, lab.ops)
     outputs.say("measuring what was predicted")
-    outcomes = prediction.outcomes(done.lab.prediction, done.predictions, done.lab.op, device, timeout_s)
-    runs = [measured for task in done.lab.task if (measured := _task(done, task, device, timeout_s))]
-    page = pages.student_page(done, outcomes, runs)
+    outcomes = prediction.outcomes(lab.prediction, predictions, lab.op, device, timeout_s)
+    runs = [measured for task in lab.task if (measured := _task(mine, task, device, timeout_s))]
+    page = pages.student_page(mine, outcomes, runs)
     outputs.write(folder / "report.md", page)
-    outputs.write(folder / "report.html", pages.html(page, f"Lab {done.lab.number}: {done.name}"))
+    outputs.write(folder / "report.html", pages.html(page, f"Lab {lab.number}: {mine.name}"))
     terminal.put(lambda width: terminal.laid_out(pages.outcomes_table(outcomes), width))
     print(f"\nwrote {folder / 'report.md'} and {folder / 'report.html'}")
     return status.SUCCESS
 
 
-def _check_predictions(done: Work, answers: Path) -> None:
-    """A `UsageError` unless the file ``answers`` has every prediction of the lab."""
-    from compare.labs import prediction
-
-    if done.problem:
-        raise UsageError(done.problem)
-    missing = [each.name for each in done.lab.prediction if each.name not in done.predictions]
-    if missing:
-        raise UsageError(
-            f"predict first: fill in {', '.join(missing)} under [predictions] of {answers}. "
-            "A prediction costs no points, whatever the measurement says"
-        )
-    for each in done.lab.prediction:
-        try:
-            prediction.read(each, done.predictions[each.name])
-        except ValueError as error:
-            raise UsageError(f"{answers}: {error}") from None
-
-
-def _task(done: Work, task: Task, device: str, timeout_s: float) -> tuple[str, Comparison] | None:
+def _task(mine: Work, task: Task, device: str, timeout_s: float) -> tuple[str, Comparison] | None:
     """The student's row among ours, at the size whose speed counts, or else at the largest that is tested."""
     from compare.labs import lab as labs
     from compare.labs import running
 
     outputs.say(f"measuring {task.file}")
-    file, op = done.folder / task.file, labs.op_of(done.lab, task)
-    texts = [task.speed[0].case] if task.speed else [text for group in task.group for text in group.cases]
+    file, op = mine.folder / task.file, labs.op_of(mine.lab, task)
+    texts = [task.speed[0].case] if task.speed else task.cases
     case = max((Case.parse(text, op) for text in texts), key=lambda case: op.cost(case).bytes)
     measured = running.run(op.name, [str(case)], [task.label, task.reference], device, timeout_s, file)
     if measured.comparison is None:

@@ -1,22 +1,5 @@
-"""``python -m compare list``: the ops and their implementations, shown."""
+"""Every op with its implementations, and which of them this machine can run.
 
-from __future__ import annotations
-
-import argparse
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from compare import registry
-from compare.command_line import ops, options, status
-from compare.model.op import Implementation
-from compare.model.result import Options
-from compare.sandbox.words import printable
-
-if TYPE_CHECKING:
-    import torch
-
-_EPILOG = """\
 examples:
   python -m compare list
   python -m compare list --only 'triton.*'
@@ -27,40 +10,43 @@ exit status:
   2  a mistake in the command or its files
 """
 
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from compare import registry
+from compare.command_line import options, status
+from compare.model.op import Implementation
+from compare.model.result import Options
+from compare.sandbox.words import printable
+
+if TYPE_CHECKING:
+    import torch
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Every op with its implementations, and which of them this machine can run."
-    parser.epilog = _EPILOG
     options.add_only(parser.add_argument, ", e.g. 'triton.*'")
     options.add_load(parser.add_argument)
     options.add_device(parser.add_argument)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what ``--only`` and ``--load`` ask for; the exit status.
-
-    Raises:
-        UsageError: there is no such device or implementation, or a file cannot be loaded.
-    """
+    """Print what ``--only`` and ``--load`` ask for; the exit status."""
     from compare.worker.start import prepare
 
     device = prepare(arguments.device)
-    names = ops.load((), Options.timeout_s)  # the project's own come first
-    files: dict[str, str] = {}
-    if arguments.load:
-        from compare.sandbox import isolation
-        from compare.worker import user_files
-
-        isolation.protect_judge()
-        files = user_files.load(arguments.load, Options.timeout_s, trusted=False)
-        ops.check_names(files)
-    for op in ops.select(names, arguments.only):
+    files = options.load(arguments.load, Options.timeout_s, trusted=False)
+    for op in options.select([name for name, file in files.items() if not file], arguments.only):
         title = f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}"
         _show(title, registry.implementations(op.name, arguments.only), device)
     for name, file in files.items():
-        impls = registry.implementations(name)
-        among = [impl for impl in impls if registry.is_among(impl.label, arguments.only)]
-        _show(f"{name}  of {file}, which is not run for a list", among, device)
+        if file:
+            impls = registry.implementations(name)
+            among = [impl for impl in impls if registry.is_among(impl.label, arguments.only)]
+            _show(f"{name}  of {file}, which is not run for a list", among, device)
     return status.SUCCESS
 
 

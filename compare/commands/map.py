@@ -1,16 +1,6 @@
-"""``python -m compare map``: which way is fastest, as recorded; shown, written and drawn."""
+"""Which way to choose, from all records: the fastest way of each op and case, its speedup over
+the next way, its share of the ceiling, and its code size. Needs no GPU.
 
-from __future__ import annotations
-
-import argparse
-from functools import partial
-from pathlib import Path
-
-from compare import registry
-from compare.command_line import options, outputs, status
-from compare.model.op import UsageError
-
-_EPILOG = """\
 examples:
   python -m compare map
   python -m compare map --all
@@ -23,42 +13,38 @@ exit status:
   2  a mistake in the command or its files, or nothing is recorded
 """
 
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from compare import registry
+from compare.command_line import options, outputs, status
+from compare.model.op import UsageError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Which way to choose, from all records: the fastest way of each op and case, its speedup over the "
-        "next way, its share of the ceiling, and its code size. Needs no GPU."
-    )
-    parser.epilog = _EPILOG
     add = parser.add_argument
     add("ops", nargs="*", metavar="OP", help="only these ops, case by case")
     add("--all", action="store_true", help="every column, case and Pareto front, not only a line per op")
     options.add_only(add, ", e.g. 'triton.*'")
     options.add_records(add)
-    add(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="effort against share of the ceiling, as .png or .svg",
-    )
+    options.add_file(add, "plot", "effort against share of the ceiling, as .png or .svg")
     options.add_tables(add, "all results", "op and case")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Survey the records of ``--records``, by default those of this machine; the exit status.
-
-    Raises:
-        UsageError: nothing of this is recorded, or a file cannot be read or written.
-    """
-    outputs.check_tables(arguments)
-    from compare.history.map import reading
+    """Survey the records of ``--records``, by default those of this machine; the exit status."""
+    from compare.history import reading
 
     return show(arguments, reading.files_of(arguments.records))
 
 
 def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     from compare.device import gpu_name
-    from compare.history.map import reading, survey
+    from compare.history import reading
+    from compare.history.map import survey
     from compare.report import maps, plots, terminal
 
     if arguments.plot:
@@ -68,12 +54,12 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     for op in arguments.ops:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
-    found = survey.survey(runs, survey.hashes(arguments.ops or known), arguments.ops, arguments.only)
+    chart = survey(runs, arguments.ops, arguments.only)
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
-    texts = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
-    writes = [partial(outputs.write, file, render(found)) for file, render in texts if file]
-    writes.append(partial(outputs.write_json, arguments.json, found))
+    writes = outputs.writes(
+        arguments, chart, json=outputs.as_json, csv=maps.as_csv, markdown=maps.as_markdown
+    )
     if arguments.plot:
-        writes.append(partial(plots.draw, found, arguments.plot))
-    outputs.beside(lambda: terminal.put(lambda width: maps.render(found, width, whole=whole)), writes)
+        writes.append(partial(plots.draw, chart, arguments.plot))
+    outputs.beside(lambda: terminal.put(lambda width: maps.render(chart, width, whole=whole)), writes)
     return status.SUCCESS

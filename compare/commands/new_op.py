@@ -1,4 +1,14 @@
-"""``python -m compare new-op``: the files of a new op, written from those of ``examples/new_op``."""
+"""Write the files of a new op: y = x * x, element by element, in PyTorch, Triton and CUDA. It
+works as it is; change it into yours.
+
+examples:
+  python -m compare new-op squared
+  python -m compare new-op squared --into drafts/
+
+exit status:
+  0  the files are written
+  2  a mistake in the command, or a file of that name exists: nothing was written
+"""
 
 from __future__ import annotations
 
@@ -16,23 +26,8 @@ from compare.model.op import UsageError
 EXAMPLE = registry.ROOT / "examples" / "new_op"
 """A tree like the project's; every file is named after the folder, and names the op so."""
 
-_EPILOG = """\
-examples:
-  python -m compare new-op squared
-  python -m compare new-op squared --into drafts/
-
-exit status:
-  0  the files are written
-  2  a mistake in the command, or a file of that name exists: nothing was written
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Write the files of a new op: y = x * x, element by element, in PyTorch, Triton and CUDA. "
-        "It works as it is; change it into yours."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the op: lower-case letters, digits and _")
     parser.add_argument(
         "--into",
@@ -44,11 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files of the op ``arguments.name`` below ``--into``; the exit status.
-
-    Raises:
-        UsageError: the name is none for an op, or taken; or a file exists or cannot be written.
-    """
+    """Write the files of the op ``arguments.name`` below ``--into``; the exit status."""
     if arguments.name is None:
         raise UsageError("new-op takes a name: python -m compare new-op NAME")
     return write(arguments.name, arguments.into)

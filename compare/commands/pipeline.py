@@ -1,22 +1,6 @@
-"""``python -m compare pipeline OP``: compile stage by stage, write, show."""
+"""What each compiler makes of an op's kernels, stage by stage, for any architecture, with or
+without a GPU.
 
-from __future__ import annotations
-
-import argparse
-import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-
-from compare import registry
-from compare.command_line import options, outputs
-from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
-from compare.model.op import ROUTES, UsageError
-from compare.model.result import Options
-from compare.pipeline import isolated
-from compare.pipeline.records import Opened, OpenedOp, OpenRequest, as_data
-
-_EPILOG = """\
 examples:
   python -m compare pipeline vector_add
   python -m compare pipeline softmax --only triton.online --arch sm_90 --stage ttgir
@@ -33,6 +17,22 @@ exit status:
   2  a mistake in the command, its files or the machine's setup
   3  nothing could be compiled here
 """
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from compare import registry
+from compare.command_line import options, outputs
+from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS
+from compare.model.op import ROUTES, UsageError
+from compare.model.result import Options
+from compare.pipeline import isolated
+from compare.pipeline.records import Opened, OpenedOp, OpenRequest, as_data
 
 _SHOWN = ("stage", "passes", "pass_name", "source_map", "caches")
 """Options that show something in place of the overview."""
@@ -52,11 +52,6 @@ _SUFFIXES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "What each compiler makes of an op's kernels, stage by stage, for any architecture, with or without "
-        "a GPU."
-    )
-    parser.epilog = _EPILOG
     add = parser.add_argument
     add("op", metavar="OP", help="the op")
     options.add_only(add)
@@ -79,30 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--caches", action="store_true", help="what each compiler keeps on disk, and what its key is made of")
     add = parser.add_argument_group("what is written, beside the screen").add_argument
     add("--out", type=Path, metavar="DIR", help="every stage as a file")
-    add("--json", type=Path, metavar="FILE", help="everything")
-    add(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="one page that needs no network: source beside SASS, then every stage",
-    )
+    options.add_file(add, "json", "everything")
+    options.add_file(add, "html", "one page that needs no network: source beside SASS, then every stage")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the arguments, and do it; the exit status.
-
-    Raises:
-        UsageError: the command asks for what does not exist.
-    """
+    """Check the arguments, and do it; the exit status."""
     if sum(bool(getattr(arguments, name)) for name in _SHOWN) > 1:
         raise UsageError("--stage, --passes, --pass, --source-map and --caches exclude each other; give one")
     options.check_timeout(arguments.timeout)
     if not arguments.load:
         options.check_op(arguments.op)
     request = _request(arguments, options.archs(arguments.arch))
-    outputs.check({"--json": arguments.json, "--html": arguments.html})
     if arguments.out:
-        outputs.made(arguments.out)
+        outputs.create_folder(arguments.out)
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
     return open_and_show(arguments, request)
 
@@ -147,7 +132,13 @@ def _show(
     if stage and not any(one.stage(stage) or one.failure for one in opened):
         raise _no_such_stage(opened, stage)
     shown = next((name for name in _SHOWN if getattr(arguments, name)), "overview")
-    writes = _writes(opened, arguments, lambda: page.render(opened, of_op.signature))
+    writes = outputs.writes(
+        *(arguments, opened),
+        json=lambda opened: outputs.as_json([as_data(one) for one in opened]),
+        html=lambda opened: page.render(opened, of_op.signature),
+    )
+    if arguments.out:
+        writes.append(lambda: _write_stages(arguments.out, opened))
     outputs.beside(
         lambda: screen.put(opened, of_op.signature, shown, stage or arguments.pass_name or ""), writes
     )
@@ -164,26 +155,16 @@ def _no_such_stage(opened: Sequence[Opened], stage: str) -> UsageError:
     return UsageError(f"--stage {stage}: {labels} has no such stage; {why}")
 
 
-def _writes(
-    opened: Sequence[Opened], arguments: argparse.Namespace, html: Callable[[], str]
-) -> Iterator[Callable[[], None]]:
-    if arguments.json:
-        yield lambda: outputs.write_json(arguments.json, [as_data(one) for one in opened])
-    if arguments.html:
-        yield lambda: outputs.write(arguments.html, html())
-    if arguments.out:
-        yield lambda: _write_stages(arguments.out, opened)
-
-
 def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
     """As ``DIR/triton.online/sm_90/softmax_online_kernel/3-kernel.ttir``."""
     try:
         for one in opened:
             kernel = re.sub(r"\W+", "_", one.kernel).strip("_")
-            folder = out / one.label / one.arch / kernel
+            # A user's file may have given it any label.
+            folder = out.joinpath(*(re.sub(r"/|^\.+$", "_", part) for part in (one.label, one.arch, kernel)))
             for count, stage in enumerate(one.stages):
                 folder.mkdir(parents=True, exist_ok=True)
-                suffix = _SUFFIXES.get(stage.name, stage.name)
+                suffix = _SUFFIXES.get(stage.name, stage.name.replace("/", "_"))
                 if stage.name == "source":
                     suffix = "cuh" if one.label.startswith(ROUTES) else "py"
                 (folder / f"{count}-kernel.{suffix}").write_bytes(stage.content)

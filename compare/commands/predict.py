@@ -1,4 +1,16 @@
-"""``python -m compare predict``: predictions asked for, then measured and scored."""
+"""Predict the fastest way, what limits it, its speedup and its registers; then measure and score.
+
+examples:
+  python -m compare predict softmax
+  python -m compare predict softmax --answers mine.toml
+
+Answers in a file: fastest = "triton", binding = "memory", speedup = 1.5, registers = 40
+
+exit status:
+  0  measured and scored
+  2  a mistake in the command or its files
+  3  inconclusive: nothing could be measured
+"""
 
 from __future__ import annotations
 
@@ -15,25 +27,8 @@ from compare.model.op import UsageError
 if TYPE_CHECKING:
     from compare.labs.lab import Prediction
 
-_EPILOG = """\
-examples:
-  python -m compare predict softmax
-  python -m compare predict softmax --answers mine.toml
-
-Answers in a file: fastest = "triton", binding = "memory", speedup = 1.5, registers = 40
-
-exit status:
-  0  measured and scored
-  2  a mistake in the command or its files
-  3  inconclusive: nothing could be measured
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Predict the fastest way, what limits it, its speedup and its registers; then measure and score."
-    )
-    parser.epilog = _EPILOG
     parser.add_argument("op", nargs="?", metavar="OP", help="the op")
     parser.add_argument("--answers", type=Path, metavar="FILE", help="read the predictions from a TOML file")
     options.add_device(parser.add_argument)
@@ -41,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask, or read ``--answers``; measure, and show both side by side; the exit status.
-
-    Raises:
-        UsageError: there is no such op, or the file has no such predictions.
-    """
+    """Ask, or read ``--answers``; measure, and show both side by side; the exit status."""
     if arguments.op is None:
         raise UsageError("predict takes an op: python -m compare predict softmax")
     options.check_op(arguments.op)
@@ -80,11 +71,7 @@ def _from_file(file: Path, questions: Sequence[Prediction]) -> Mapping[str, str 
     if unknown:
         names = ", ".join(each.name for each in questions)
         raise UsageError(f"{file}: {', '.join(sorted(unknown))} is no prediction; there are {names}")
-    try:
-        given = (each for each in questions if each.name in content)
-        return {each.name: prediction.read(each, content[each.name]) for each in given}
-    except ValueError as error:
-        raise UsageError(f"{file}: {error}") from None
+    return prediction.read_all(questions, content, file)
 
 
 def _typed(questions: Sequence[Prediction]) -> Mapping[str, str | float]:

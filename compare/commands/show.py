@@ -1,18 +1,6 @@
-"""``python -m compare show``: what is on record of an op; shown and written."""
+"""All that is on record of an op: every recorded case, registers, shared memory and occupancy of
+its kernels, and its code size. Needs no GPU.
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-
-from compare import registry
-from compare.command_line import ops, options, outputs, status
-from compare.model.op import Case, UsageError
-from compare.model.result import Comparison
-
-_EPILOG = """\
 examples:
   python -m compare show softmax
   python -m compare show softmax --case M=4096,N=4096,fp32 --only 'triton.*'
@@ -25,37 +13,38 @@ exit status:
   2  a mistake in the command or its files, or nothing is recorded
 """
 
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compare import registry
+from compare.command_line import options, outputs, status
+from compare.model.op import Case, UsageError
+from compare.model.result import Comparison
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "All that is on record of an op: every recorded case, registers, shared memory and occupancy of its "
-        "kernels, and its code size. Needs no GPU."
-    )
-    parser.epilog = _EPILOG
     add = parser.add_argument
     add("op", metavar="OP|all", help="the op, or all that are on record")
     options.add_repeatable(add, "--case", "CASE", "only this case, e.g. M=4096,N=781,fp16")
     options.add_only(add, ", e.g. 'triton.*', and the baseline")
     options.add_records(add)
     options.add_tables(add, "all figures, raw samples included", "implementation and case")
-    add("--html", type=Path, metavar="FILE", help="one self-contained page with figures and sources")
+    options.add_page(add)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the records of ``--records``, by default those of this machine; the exit status.
-
-    Raises:
-        UsageError: nothing of this is recorded, or a file cannot be read or written.
-    """
+    """Show the records of ``--records``, by default those of this machine; the exit status."""
     if arguments.case and arguments.op == "all":
         raise UsageError("--case goes with one op, as sizes differ by op; name it instead of 'all'")
-    outputs.check_tables(arguments)
-    from compare.history.map import reading
-    from compare.records import archive
-    from compare.report import csv_file, markdown, terminal
+    from compare.history import reading
+    from compare.report import terminal
 
     files = reading.files_of(arguments.records)
-    html = ops.html_page(arguments.html)
+    renderers = outputs.renderers(arguments)
     every = _on_record(arguments.op, files)
     labels = list(dict.fromkeys(row.label for one in every for case in one.cases for row in case.rows))
     for pattern in arguments.only:
@@ -63,10 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(registry.unknown("implementation on record", pattern, labels))
     comparisons = [shown for one in every if (shown := _chosen(one, arguments.case, arguments.only)).cases]
     if not comparisons:
-        raise UsageError(
-            f"no implementation of --only is on record on {' or '.join(arguments.case)}: leave one out"
-        )
-    writes = outputs.writes(arguments, comparisons, archive.dumps, csv_file.dumps, markdown.dumps, html)
+        where = " or ".join(arguments.case)
+        raise UsageError(f"no implementation of --only is on record on {where}: leave one out")
+    writes = outputs.writes(arguments, comparisons, **renderers)
     outputs.beside(lambda: terminal.put(lambda width: _rendered(comparisons, width)), writes)
     return status.SUCCESS
 
@@ -78,7 +66,7 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
         UsageError: nothing is, or the files are of several devices.
     """
     from compare.device import gpu_name
-    from compare.history.map import reading
+    from compare.history import reading
     from compare.history.recorded import merged
 
     names = [] if op == "all" else [op]
@@ -88,17 +76,14 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
     runs = reading.read(files)
     reading.check_device(runs)
     on_record = sorted({run.op for run in runs})
-    known = sorted({*on_record, *registry.op_names()})
-    for name in names:
-        if name not in known:
-            raise UsageError(registry.unknown("op", name, ["all", *known]))
+    known = ["all", *sorted({*on_record, *registry.op_names()})]
+    if op not in known:
+        raise UsageError(registry.unknown("op", op, known))
     by_op = [merged([run for run in runs if run.op == name]) for name in names or on_record]
     comparisons = [comparison for comparison in by_op if comparison]
     if not comparisons:
-        raise UsageError(
-            f"nothing is recorded of {op}: on a machine with a GPU, run "
-            f"python -m compare {op} --sweep --record"
-        )
+        record = f"python -m compare {op} --sweep --record"
+        raise UsageError(f"nothing is recorded of {op}: on a machine with a GPU, run {record}")
     return comparisons
 
 

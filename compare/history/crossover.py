@@ -10,13 +10,13 @@ in between the ways are within noise, or no size was tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from compare.model.op import Case, Cost, Op, UsageError, is_library, way_of
-from compare.model.result import CaseComparison, Ceilings, Comparison, Options, Row
+from compare.model.op import Case, Op, UsageError, is_library, way_of
+from compare.model.result import CaseComparison, Comparison, Options, Row
 from compare.records import archive
 from compare.timing import figures
 
@@ -28,8 +28,6 @@ CLOSE = 1.25
 """Bisection times the implementations that came within this of their way's best at either end."""
 MEMORY_SHARE = 8
 """A case may take at most 1/8 of the memory: checking and timing hold several copies."""
-BINDS = 0.6
-"""The share of its ceiling from which bandwidth or arithmetic binds."""
 
 
 Bottleneck = Literal["bandwidth", "arithmetic", "launch"]
@@ -42,11 +40,9 @@ class Bound:
     limit: Bottleneck | None
     """None: not known."""
     nearest: Bottleneck | None
-    """Bandwidth or arithmetic, whichever ceiling is closer; None without ceilings."""
+    """Bandwidth or arithmetic, by the measured ridge; None without ceilings."""
     share: float | None
     """The share of that ceiling."""
-    launch_us: float
-    """Launch overhead (host)."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +58,6 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """Between these two the fastest way changes."""
-
-    below: Standing
-    above: Standing
-
-
-@dataclass(frozen=True)
 class Crossover:
     op: str
     dim: str
@@ -77,8 +65,7 @@ class Crossover:
     """The other dimensions, and the dtype."""
     standings: tuple[Standing, ...]
     """By growing size."""
-    crossings: tuple[Crossing, ...]
-    runs: tuple[Comparison, ...]
+    runs: tuple[Comparison, ...] = ()
     """The runs it was measured in; empty where it is from records."""
     recorded_on: str = ""
     """Device and date of the record; empty where it was measured."""
@@ -104,27 +91,25 @@ def find(
         run: compares what its options ask for.
     """
     standings: dict[int, Standing] = {}
-    leaders: dict[int, frozenset[str]] = {}
     runs: list[Comparison] = []
     sizes = grid(_swept(op, dim, base, memory_bytes))
     interrupted = False
     while sizes and not interrupted:
         size, *sizes = sizes
         only = options.only or _contenders(size, standings)
-        case = _sized(base, dim, size)
+        each = replace(options, cases=(_sized(base, dim, size),), only=only, resources=False)
         try:
-            comparison = run(replace(options, cases=(case,), only=only, resources=False))
+            comparison = run(each)
         except KeyboardInterrupt:
             interrupted = True
             break
         runs.append(comparison)
-        interrupted = comparison.interrupted
+        interrupted = comparison.interrupted or not comparison.cases
         if comparison.cases:
             standings[size] = standing(size, comparison.cases[0])
-        leaders[size] = standings[size].leaders if size in standings else frozenset()
-        sizes = sizes or next_sizes(leaders)
+            sizes = sizes or next_sizes(standings)
     ordered = tuple(standings[size] for size in sorted(standings))
-    return Crossover(op.name, dim, base, ordered, crossings(ordered), tuple(runs), interrupted=interrupted)
+    return Crossover(op.name, dim, base, ordered, tuple(runs), interrupted=interrupted)
 
 
 def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Crossover:
@@ -133,26 +118,22 @@ def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Cros
     Raises:
         UsageError: fewer than two of them are on record.
     """
-    found: dict[int, Standing] = {}
-    origin = ""
+    standings: dict[int, Standing] = {}
+    device = date = ""
     for run in archive.runs_of(op.name, root):
-        here = f"{run.environment.device}, {run.created[:10]}"
-        if origin and not origin.startswith(f"{run.environment.device}, "):
-            continue
         for comparison in run.cases:
             case = Case.parse(comparison.case, op)
-            if _sized(base, dim, case[dim]) == case and figures.timed_cases(
-                replace(run, cases=(comparison,))
-            ):
-                found.setdefault(case[dim], standing(case[dim], comparison))
-                origin = origin or here
-    if len(found) < 2:
+            timed = any(row.timing for row in comparison.rows)
+            if timed and _sized(base, dim, case[dim]) == case and device in ("", run.environment.device):
+                standings.setdefault(case[dim], standing(case[dim], comparison))
+                device, date = run.environment.device, date or run.created[:10]
+    if len(standings) < 2:
         raise UsageError(
-            f"--crossover {dim}: there is no GPU here, and results/ holds {len(found)} size(s) of {dim} "
+            f"--crossover {dim}: there is no GPU here, and results/ holds {len(standings)} size(s) of {dim} "
             f"for {base}. Name another --case, or run it on a machine with a GPU"
         )
-    standings = tuple(found[size] for size in sorted(found))
-    return Crossover(op.name, dim, base, standings, crossings(standings), (), recorded_on=origin)
+    ordered = tuple(standings[size] for size in sorted(standings))
+    return Crossover(op.name, dim, base, ordered, recorded_on=f"{device}, {date}")
 
 
 # --------------------------------------------------------------------------- standings
@@ -170,66 +151,47 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
     """By way, fastest first: its fastest implementation of those that compute in the baseline's precision."""
     best: dict[str, Row] = {}
     unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
-    for row in sorted(case.rows, key=figures.cold_us):
-        if is_library(row.label):
-            continue
-        if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
+    for row in sorted(filter(figures.stands, case.rows), key=figures.cold_us):
+        if math.isfinite(figures.cold_us(row)) and row.label not in unequal and not is_library(row.label):
             best.setdefault(way_of(row.label), row)
     return best
 
 
-def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:
-    """The closest pairs without a common leader."""
-    timed = [standing for standing in standings if standing.leaders]
-    pairs = _apart([standing.leaders for standing in timed])
-    return tuple(Crossing(timed[below], timed[above]) for below, above in pairs)
+def crossings(standings: Iterable[Standing]) -> list[list[Standing]]:
+    """The closest pairs without a common leader, each with the sizes in between, which are within noise."""
+    timed = sorted((each for each in standings if each.leaders), key=lambda each: each.size)
+    changes: list[list[Standing]] = []
+    first = 0
+    for i, above in enumerate(timed):
+        apart = [j for j in range(first, i) if timed[j].leaders.isdisjoint(above.leaders)]
+        if apart:
+            changes.append(timed[apart[-1] : i + 1])
+            first = apart[-1] + 1  # none encloses another
+    return changes
 
 
-def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
-    """What binds ``row``.
+def bound(case: CaseComparison, row: Row) -> Bound:
+    """What binds ``row``, which was timed.
 
-    Bandwidth or arithmetic where `BINDS` of its ceiling is reached, the higher share of the two; else launch,
-    where launch overhead exceeds GPU time; else it is not known, and the nearest of the two is given.
+    The ceiling of the case where it reaches `figures.FAR` of that; else launch, where launch overhead exceeds
+    GPU time; else it is not known, and only the ceiling is given.
     """
-    assert row.timing is not None
-    assert row.timing.cold_us is not None
-    cold_us = row.timing.cold_us.median
-    shares: dict[Bottleneck, float] = {}
-    if ceilings is not None:
-        shares["bandwidth"] = cost.bytes / cold_us / 1e3 / max(ceilings.copy_gbs, ceilings.read_gbs)
-        # A matmul in lower precision bounds only what computes in that precision.
-        own = ceilings.product_tflops if row.accumulator == "fp32" else None
-        best = own or ceilings.matmul_tflops
-        if best:
-            shares["arithmetic"] = cost.flops / cold_us / 1e6 / best
-    nearest = max(shares, key=lambda limit: shares[limit], default=None)
-    share = shares[nearest] if nearest else None
-    launch_us = row.timing.launch_us.median if row.timing.launch_us else 0.0
-    if share is not None and share >= BINDS:
-        return Bound(nearest, nearest, share, launch_us)
-    return Bound("launch" if launch_us > cold_us else None, nearest, share, launch_us)
+    share = figures.share(case, row)
+    nearest: Bottleneck = "arithmetic" if figures.compute_bound(case) else "bandwidth"
+    if share is not None and share >= figures.FAR:
+        return Bound(nearest, nearest, share)
+    launch = row.timing.launch_us if row.timing else None
+    limit: Bottleneck | None = "launch" if launch and launch.median > figures.cold_us(row) else None
+    return Bound(limit, None if share is None else nearest, share)
 
 
-def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
-    """`bound` in words, with the figure."""
-    found = bound(row, cost, ceilings)
-    of = "measured bandwidth" if found.nearest == "bandwidth" else "peak (measured)"
-    if found.limit == "launch":
-        return f"launch overhead binds ({found.launch_us:.3g} µs)"
-    if found.nearest is None:
-        return "the bound is not known"
-    how = "binds," if found.limit else "is nearest, at"
-    return f"{found.nearest} {how} {found.share:.0%} of {of}"
-
-
-def _contenders(size: int, seen: dict[int, Standing]) -> tuple[str, ...]:
+def _contenders(size: int, seen: Mapping[int, Standing]) -> tuple[str, ...]:
     """Between two timed sizes: the labels worth timing; empty elsewhere, as none is left out."""
-    below = max((s for s in seen if s < size), default=None)
-    above = min((s for s in seen if s > size), default=None)
-    if below is None or above is None:
+    below, above = ([s for s in seen if s < size], [s for s in seen if s > size])
+    if not below or not above:
         return ()
     labels: dict[str, None] = {}
-    for end in (seen[below], seen[above]):
+    for end in (seen[max(below)], seen[min(above)]):
         for row in end.comparison.rows:
             best = end.best.get(way_of(row.label))
             if best is not None and figures.cold_us(row) <= CLOSE * figures.cold_us(best):
@@ -249,51 +211,35 @@ def check(op: Op, dim: str) -> None:
 def grid(sizes: Sequence[int]) -> list[int]:
     """From the smallest to the largest, each `GRID_FACTOR` times the one before."""
     low, high = max(1, min(sizes)), max(sizes)
-    found = [low]
-    while found[-1] * GRID_FACTOR < high:
-        found.append(found[-1] * GRID_FACTOR)
-    return [*found, high] if high > low else found
+    steps = [low]
+    while steps[-1] * GRID_FACTOR < high:
+        steps.append(steps[-1] * GRID_FACTOR)
+    return [*steps, high] if high > low else steps
 
 
 def middle(low: int, high: int) -> int | None:
     """A round size near the geometric mean, strictly between the two; None where there is none."""
-    wanted = math.sqrt(low * high)
-    step = max(1, 2 ** math.floor(math.log2(wanted)) // STEPS)
-    near = round(wanted / step) * step
+    mean = math.sqrt(low * high)
+    step = max(1, 2 ** math.floor(math.log2(mean)) // STEPS)
+    near = round(mean / step) * step
     return next((size for size in (near, near - step, near + step) if low < size < high), None)
 
 
-def next_sizes(leaders: Mapping[int, frozenset[str]]) -> list[int]:
-    """Round sizes that narrow the changes among those tried; none if every change is as narrow as it gets.
-
-    Args:
-        leaders: by size; empty where nothing was timed.
-    """
-    known = sorted(size for size, ways in leaders.items() if ways)
+def next_sizes(standings: Mapping[int, Standing]) -> list[int]:
+    """Round sizes that narrow the changes among those tried; none if every change is as narrow as it gets."""
     # Sizes between two ends are within noise: the next ones are beside either end.
-    gaps = (i for below, above in _apart([leaders[size] for size in known]) for i in (below, above - 1))
-    middles = {middle(known[i], known[i + 1]) for i in gaps}
-    return sorted(size for size in middles if size is not None and size not in leaders)
-
-
-def _apart(leaders: Sequence[frozenset[str]]) -> list[tuple[int, int]]:
-    """The closest pairs, by index, without a common leader; none encloses another."""
-    found: list[tuple[int, int]] = []
-    for above in range(len(leaders)):
-        apart = (below for below in reversed(range(above)) if leaders[below].isdisjoint(leaders[above]))
-        below = next(apart, None)
-        if below is not None and (not found or below > found[-1][0]):
-            found.append((below, above))
-    return found
+    gaps = (gap for sizes in crossings(standings.values()) for gap in (sizes[:2], sizes[-2:]))
+    middles = {middle(low.size, high.size) for low, high in gaps}
+    return sorted(size for size in middles if size is not None and size not in standings)
 
 
 def _swept(op: Op, dim: str, base: Case, memory_bytes: int) -> list[int]:
     """Swept sizes of ``dim`` that fit: those beside the same other sizes if there are two, else all."""
     same = {case[dim] for case in op.cases.sweep if _sized(case, dim, 1) == _sized(base, dim, 1)}
-    found = same if len(same) > 1 else {case[dim] for case in op.cases.sweep}
-    found |= {base[dim]}
+    sizes = same if len(same) > 1 else {case[dim] for case in op.cases.sweep}
+    sizes |= {base[dim]}
     fitting = [
-        s for s in found if s > 0 and op.cost(_sized(base, dim, s)).bytes * MEMORY_SHARE <= memory_bytes
+        s for s in sizes if s > 0 and op.cost(_sized(base, dim, s)).bytes * MEMORY_SHARE <= memory_bytes
     ]
     if len(fitting) < 2:
         raise UsageError(

@@ -20,9 +20,9 @@ from compare.timing import figures, statistics
 NOTICEABLE = 0.01
 """The relative difference from which clocks and ceilings of two runs are listed."""
 
-Outcome = Literal["same", "faster", "slower", "ambiguous", "lost", "new", "broken", "fixed", "untimed"]
-"""``broken``: was correct and is not; ``fixed``: the reverse; ``untimed``: as correct as before, without a
-measured time on both sides."""
+Outcome = Literal["broken", "lost", "slower", "ambiguous", "faster", "fixed", "new", "same", "untimed"]
+"""In the order of the screen.  ``broken``: was correct and is not; ``fixed``: the reverse; ``untimed``: as
+correct as before, without a measured time on both sides."""
 
 WORSE: tuple[Outcome, ...] = ("slower", "lost", "broken")
 
@@ -125,8 +125,8 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
 
 def _cold(row: Row) -> Estimate | None:
     """Its measured time; a replayed one belongs to another run."""
-    found = row.timing.cold_us if row.timing and not row.recorded else None
-    return found if found and found.median > 0 and found.low > 0 else None
+    cold = row.timing.cold_us if row.timing and not row.recorded else None
+    return cold if cold and cold.median > 0 and cold.low > 0 else None
 
 
 def _state(row: Row) -> str:
@@ -170,8 +170,8 @@ def _figure(name: str, old: float | None, new: float | None) -> Iterator[str]:
 
 def _clock(environment: Environment, name: str) -> float | None:
     """The higher of before and after: an idle card clocks down."""
-    found = [environment.clocks.get(f"{name}_{when}") for when in ("before", "after")]
-    return max((value for value in found if isinstance(value, float)), default=None)
+    values = [environment.clocks.get(f"{name}_{when}") for when in ("before", "after")]
+    return max((value for value in values if isinstance(value, float)), default=None)
 
 
 def _throttle(environment: Environment) -> str:

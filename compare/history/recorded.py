@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +16,7 @@ from compare.tuning.matching import registered_as
 
 def recorded(op: Op, root: Path = archive.RESULTS) -> Comparison | None:
     """`merged` of the device recorded last; None: nothing is recorded."""
-    files = sorted(root.glob(f"*/{op.name}.jsonl"))
-    return _recorded(op.name, root, tuple((file, file.stat().st_mtime_ns) for file in files))
-
-
-@functools.lru_cache(1)
-def _recorded(op: str, root: Path, files: tuple[tuple[Path, int], ...]) -> Comparison | None:
-    """Read once for the blocks of a page; ``files`` tells when to read again."""
-    runs = archive.runs_of(op, root)
+    runs = archive.runs_of(op.name, root)
     return merged([run for run in runs if run.environment.device == runs[0].environment.device])
 
 
@@ -38,25 +30,10 @@ def merged(runs: Sequence[Comparison]) -> Comparison | None:
     runs = sorted(runs, key=lambda run: run.created, reverse=True)
     op = next((registry.get_op(run.op) for run in runs if run.op in registry.op_names()), None)
     hashes = {impl.label: source_hash(impl) for impl in registry.implementations(op.name)} if op else {}
-    cases: dict[str, CaseComparison] = {}
-    for run in runs:
-        for case in run.cases:
-            seen = cases.get(case.case)
-            known = {row.label for row in seen.rows} if seen else set()
-            rows = tuple(
-                replace(
-                    row,
-                    recorded=archive.provenance(
-                        archive.Recorded(row, case, run), hashes.get(registered_as(row.label), "")
-                    ),
-                )
-                for row in case.rows
-                if row.label not in known and not row.recorded  # that is another run's
-            )
-            if rows:
-                cases[case.case] = (
-                    replace(seen, rows=(*seen.rows, *rows)) if seen else replace(case, rows=rows)
-                )
+    measured = (archive.filtered(run, lambda _, row: not row.recorded) for run in runs)
+    cases: dict[str, list[archive.Recorded]] = {}
+    for entry in archive.newest(measured).values():
+        cases.setdefault(entry.comparison.case, []).append(entry)
     if not cases:
         return None
     names = [str(case) for case in (op.cases.default, *op.cases.sweep)] if op else []
@@ -65,14 +42,22 @@ def merged(runs: Sequence[Comparison]) -> Comparison | None:
     def label_place(label: str) -> int:
         return place(registered_as(label))
 
+    def merged_case(case: str) -> CaseComparison:
+        entries = sorted(cases[case], key=lambda entry: label_place(entry.row.label))
+        rows = (
+            replace(
+                entry.row,
+                recorded=archive.provenance(entry, hashes.get(registered_as(entry.row.label), "")),
+            )
+            for entry in entries
+        )
+        return replace(cases[case][0].comparison, rows=tuple(rows))
+
     sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
     of_default = (run for run in runs if any(case.case in names[:1] for case in run.cases))
     return replace(
         next(of_default, runs[0]),
-        cases=tuple(
-            replace(case, rows=tuple(sorted(case.rows, key=lambda row: label_place(row.label))))
-            for case in sorted(cases.values(), key=lambda case: case_place(case.case))
-        ),
+        cases=tuple(map(merged_case, sorted(cases, key=case_place))),
         code_sizes={label: sizes[label] for label in sorted(sizes, key=label_place)},
     )
 

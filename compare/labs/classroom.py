@@ -1,13 +1,20 @@
-"""A class: a folder of submissions, one folder each, marked one by one; a stopped run is resumed."""
+"""A class: a folder of submissions, one folder each, marked one by one; a stopped run is resumed.
+
+Similar code is found by token fingerprints (winnowing, Schleimer et al. 2003).
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from compare.labs.lab import FOLDER, Lab, read
 from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
@@ -18,6 +25,13 @@ from compare.records.encoding import decode, encode, write_whole
 KEPT = "_marks"
 """The folder of kept marks, within the class's folder."""
 
+SHOWN = 0.6
+"""Pairs below this share are not listed."""
+_NOISE, _GUARANTEE = 15, 25
+"""Tokens: shorter matches are ignored; matches of the second length are always found."""
+_LEAST = 60
+"""A file with fewer tokens of its own is alike in any class."""
+
 
 def is_class(folder: Path) -> bool:
     """Whether a folder holds submissions, and is none itself."""
@@ -26,8 +40,6 @@ def is_class(folder: Path) -> bool:
 
 def submissions(folder: Path) -> list[Path]:
     """The students' folders."""
-    if not folder.is_dir():
-        return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
 
 
@@ -51,37 +63,38 @@ def mark(
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
     """
     works, unread = _read(folders, rubric)
-    found = {folder: nothing(folder.resolve().name, reason) for folder, reason in unread.items()}
-    kept = {folder: _kept(keep, folder) for folder in folders}
+    marks = {folder: nothing(folder.resolve().name, reason) for folder, reason in unread.items()}
+    files = {
+        folder: keep / (re.sub(r"[^\w.-]", "_", folder.resolve().name) + ".json") for folder in works if keep
+    }
+    kept = {folder: _kept(file) for folder, file in files.items()}
     for folder, work in works.items():
-        old = kept[folder]
-        if old and old.digest == work.digest and _complete(old):
-            found[folder] = old
+        old = kept.get(folder)
+        if old and old.digest == work.digest and _settled(old):
+            marks[folder] = old
             say(f"{work.name}: unchanged since {old.created}")
-    rest = [work for folder, work in works.items() if folder not in found]
-
-    def finished(work: Work, marks: Marks) -> None:
-        old = kept[work.folder]
-        found[work.folder] = best(old, marks) if old else marks
-        if keep:
-            write_whole(_file(keep, work.folder), json.dumps(encode(found[work.folder]), indent=1) + "\n")
 
     def checked(work: Work) -> Marks:
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
 
+    def finish(work: Work, tested: Marks) -> None:
+        whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
+        old = kept.get(work.folder)
+        marks[work.folder] = best(old, whole) if old else whole
+        if file := files.get(work.folder):
+            write_whole(file, json.dumps(encode(marks[work.folder]), indent=1) + "\n")
+
+    rest = [work for folder, work in works.items() if folder not in marks]
     waiting: list[tuple[Work, Marks]] = []
     with ThreadPoolExecutor(jobs) as pool:
-        for work, marks in zip(
-            rest, pool.map(checked, rest) if jobs > 1 else map(checked, rest), strict=True
-        ):
-            if jobs > 1 and (marks.gpu or _late(marks)):  # the others' tests would disturb its times
-                waiting.append((work, marks))
+        for work, tested in zip(rest, (pool.map if jobs > 1 else map)(checked, rest), strict=True):
+            if jobs > 1 and (tested.gpu or _late(tested)):  # the others' tests would disturb its times
+                waiting.append((work, tested))
             else:
-                finished(work, _timed(work, marks, device, timeout_s, say))
-    for work, marks in waiting:
-        again = best(marks, checked(work)) if _late(marks) else marks
-        finished(work, _timed(work, again, device, timeout_s, say))
-    return [found[folder] for folder in folders]
+                finish(work, tested)
+    for work, tested in waiting:
+        finish(work, best(tested, checked(work)) if _late(tested) else tested)
+    return [marks[folder] for folder in folders]
 
 
 def _read(folders: Sequence[Path], rubric: Path | None) -> tuple[dict[Path, Work], dict[Path, str]]:
@@ -93,15 +106,10 @@ def _read(folders: Sequence[Path], rubric: Path | None) -> tuple[dict[Path, Work
             works[folder] = read_folder(folder, rubric)
         except UsageError as error:
             unread[folder] = str(error)
-    named = Counter(work.lab.path for work in works.values()).most_common(1)
-    for path, _ in named:
-        works |= {folder: read_folder(folder, path) for folder in unread}
-        unread = {}
-    return {folder: works[folder] for folder in folders if folder in works}, unread
-
-
-def _timed(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) -> Marks:
-    return _guarded(work, lambda: speeds(work, marks, device, timeout_s, say))
+    if not works:
+        return works, unread
+    ((lab, _),) = Counter(work.lab.path for work in works.values()).most_common(1)
+    return {folder: works.get(folder) or read_folder(folder, lab) for folder in folders}, {}
 
 
 def _guarded(work: Work, marks: Callable[[], Marks]) -> Marks:
@@ -116,24 +124,67 @@ def _late(marks: Marks) -> bool:
     return any(part.result == "timeout" for part in marks.parts)
 
 
-def _complete(marks: Marks) -> bool:
+def _settled(marks: Marks) -> bool:
     """Whether another run, with more time or less load, could not change the marks."""
     return not any(part.result in ("inconclusive", "machine", "timeout") for part in marks.parts)
 
 
-def _file(keep: Path, folder: Path) -> Path:
-    return keep / (re.sub(r"[^\w.-]", "_", folder.resolve().name) + ".json")
-
-
-def _kept(keep: Path | None, folder: Path) -> Marks | None:
+def _kept(file: Path) -> Marks | None:
     """The marks of an earlier run; None where there are none that can be read."""
     try:
-        return decode(Marks, json.loads(_file(keep, folder).read_text())) if keep else None
+        return decode(Marks, json.loads(file.read_text()))
     except (OSError, TypeError, ValueError):
         return None
 
 
 def labs_of(all_marks: Iterable[Marks]) -> list[Lab]:
     """The labs of marks, each once."""
-    names = dict.fromkeys(marks.lab for marks in all_marks if marks.lab)
-    return [read(FOLDER / name / "lab.toml") for name in names if (FOLDER / name / "lab.toml").is_file()]
+    paths = dict.fromkeys(FOLDER / marks.lab / "lab.toml" for marks in all_marks if marks.lab)
+    return [read(path) for path in paths if path.is_file()]
+
+
+# --------------------------------------------------------------------------- similar code
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two submissions' files of one task."""
+
+    file: str
+    first: str
+    second: str
+    share: float
+    """Of the shorter file's own tokens that the other has as well, 0 to 1; starter code is left out."""
+
+
+def similarity_library() -> Any:
+    """copydetect.  With it comes matplotlib: only --similar imports them.
+
+    Raises:
+        UsageError: it is missing.
+    """
+    try:
+        return importlib.import_module("copydetect")
+    except ImportError:
+        raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
+
+
+def similar(lab: Lab, folders: Sequence[Path]) -> list[Pair]:
+    """Pairs with similar code, most similar first; a file that is missing, too large, or no text has none."""
+    copydetect, pairs = similarity_library(), []
+    for starter in lab.starters:
+        boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
+        prints = []
+        for file in (folder / starter.name for folder in folders):
+            try:
+                if file.stat().st_size < 1 << 20:
+                    window = _GUARANTEE - _NOISE + 1
+                    print_ = copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate)
+                    prints.append((file.parent.resolve().name, print_))
+            except (OSError, ValueError):
+                continue
+        for (first, one), (second, other) in combinations(prints, 2):
+            share = max(copydetect.compare_files(one, other)[1])
+            if min(one.token_coverage, other.token_coverage) >= _LEAST and share >= SHOWN:
+                pairs.append(Pair(starter.name, first, second, float(share)))
+    return sorted(pairs, key=lambda pair: -pair.share)

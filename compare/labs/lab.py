@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from compare import registry
 from compare.model.op import Case, Op, UsageError
-from compare.records.encoding import decode
+from compare.records.encoding import decode, encode
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,8 +18,14 @@ else:
 
 FOLDER = registry.ROOT / "labs"
 SOLUTIONS = FOLDER / "solutions"
+_LABS = "[0-9][0-9]_*/lab.toml"
 RUBRIC = "rubric.toml"
 """Beside a description: by question, what a full answer has."""
+
+_LARGEST = 1 << 20
+_INSPECTED = 3
+"""A run of more cases reads no registers or shared memory of them: `compare.run`."""
+_RESOURCES = ("registers", "shared_bytes", "spilled_bytes", "load_bits", "instruction")
 
 TIERS = ("cpu", "t4", "ampere", "hopper")
 """No GPU; sm_75; sm_80 or later; sm_90."""
@@ -36,6 +42,10 @@ class Group:
     name: str
     points: float
     cases: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise ValueError(f"group {self.name!r} has no cases")
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,15 @@ class Limit:
     requires: str = ""
     """The earliest architecture that can have it, ``sm_80``; on others the limit is left out."""
 
+    def __post_init__(self) -> None:
+        bound = {"load_bits": "at_least", "instruction": "one_of"}.get(self.figure, "at_most")
+        given = [name for name in ("at_most", "at_least", "one_of") if getattr(self, name) not in (None, ())]
+        if given != [bound]:
+            got = ", ".join(given) or "none"
+            raise ValueError(f"a limit of {self.figure} takes {bound}, got {got}")
+
     @property
-    def wanted(self) -> str:
+    def bound(self) -> str:
         """``at most 32``."""
         if self.one_of:
             return " or ".join(self.one_of)
@@ -74,18 +91,16 @@ class Limit:
     def words(self) -> str:
         """``at most 32 registers``."""
         if self.figure == "instruction":
-            return f"multiplies by {self.wanted}"
+            return f"multiplies by {self.bound}"
         if self.figure == "load_bits":
-            return f"loads of {self.wanted} bits"
-        return f"{self.wanted} {self.figure.replace('_', ' ')}"
+            return f"loads of {self.bound} bits"
+        return f"{self.bound} {self.figure.replace('_', ' ')}"
 
-    def allows(self, found: float | str) -> bool:
+    def allows(self, figure: float | str) -> bool:
         """Whether a figure is within the limit."""
-        if isinstance(found, str):
-            return found.partition(".")[0] in self.one_of
-        return (self.at_most is None or found <= self.at_most) and (
-            self.at_least is None or found >= self.at_least
-        )
+        if isinstance(figure, str):
+            return figure.partition(".")[0] in self.one_of
+        return figure <= self.at_most if self.at_most is not None else figure >= (self.at_least or 0.0)
 
 
 @dataclass(frozen=True)
@@ -103,6 +118,24 @@ class Task:
     limit: tuple[Limit, ...] = ()
     op: str = ""
     """Empty: the lab's."""
+
+    def __post_init__(self) -> None:
+        if self.speed and self.label.startswith("torch."):
+            raise ValueError(
+                f"{self.title!r} has a speed, which is not verified for PyTorch: its kernels are not "
+                "compiled from the file"
+            )
+        count = len(self.cases)
+        if count > _INSPECTED and any(limit.figure in _RESOURCES for limit in self.limit):
+            raise ValueError(
+                f"{self.title!r} limits resources, and has {count} cases: they are read for {_INSPECTED} at "
+                "most. Make it a task of its own"
+            )
+
+    @property
+    def cases(self) -> list[str]:
+        """Those of its groups."""
+        return [case for group in self.group for case in group.cases]
 
 
 @dataclass(frozen=True)
@@ -162,20 +195,19 @@ class Lab:
     @property
     def ops(self) -> list[str]:
         """Of its tasks and predictions, each once."""
-        named = [*(task.op for task in self.task), *(asked.op for asked in self.prediction)]
+        named = [*(task.op for task in self.task), *(each.op for each in self.prediction)]
         return list(dict.fromkeys([self.op, *filter(None, named)]))
 
     @property
     def starters(self) -> list[Path]:
         """The tasks' files, each once."""
-        return [
-            self.path.parent / "starter" / file for file in dict.fromkeys(task.file for task in self.task)
-        ]
+        folder = self.path.parent / "starter"
+        return list(dict.fromkeys(folder / task.file for task in self.task))
 
 
-def every(folder: Path = FOLDER) -> list[Lab]:
+def every() -> list[Lab]:
     """All labs, in order."""
-    return [read(path) for path in sorted(folder.glob("[0-9][0-9]_*/lab.toml"))]
+    return [read(path) for path in sorted(FOLDER.glob(_LABS))]
 
 
 def find(word: str) -> Lab:
@@ -184,12 +216,12 @@ def find(word: str) -> Lab:
     Raises:
         UsageError: there is no such lab, or its description is wrong.
     """
-    paths = sorted(FOLDER.glob("[0-9][0-9]_*/lab.toml"))
-    for path in paths:
-        number, _, name = path.parent.name.partition("_")
-        if word in (number, number.lstrip("0"), name, path.parent.name):
-            return read(path)
-    raise UsageError(registry.unknown("lab", word, [path.parent.name for path in paths]))
+    names = [path.parent.name for path in sorted(FOLDER.glob(_LABS))]
+    for each in names:
+        number, _, name = each.partition("_")
+        if word in (number, number.lstrip("0"), name, each):
+            return read(FOLDER / each / "lab.toml")
+    raise UsageError(registry.unknown("lab", word, names))
 
 
 def read(path: Path) -> Lab:
@@ -198,45 +230,34 @@ def read(path: Path) -> Lab:
     Raises:
         UsageError: the file cannot be read, or describes no lab.
     """
+    table = toml(path)
     try:
-        found = decode(Lab, {**toml(path), "path": str(path)}, path.name)
-        for group in (group for task in found.task for group in task.group):
-            if not group.cases:
-                raise ValueError(f"{path.name}: group {group.name!r} has no cases")
-        for task in found.task:
-            if task.speed and task.label.startswith("torch."):
-                raise ValueError(
-                    f"{path.name}: {task.title!r} has a speed, which is not verified for PyTorch: its "
-                    "kernels are not compiled from the file"
-                )
-            count = sum(len(group.cases) for group in task.group)
-            if count > _INSPECTED and any(limit.figure in _RESOURCES for limit in task.limit):
-                raise ValueError(
-                    f"{path.name}: {task.title!r} limits resources, and has {count} cases: they are read for "
-                    f"{_INSPECTED} at most. Make it a task of its own"
-                )
-            for limit in task.limit:
-                _check(limit, f"{path.name}: {task.title!r}")
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        lab = decode(Lab, {**table, "path": path})
+        _check_names(table, encode(lab), path.name)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}. compare/labs/lab.py lists all fields and values") from None
     rubric = path.with_name(RUBRIC)
     if rubric.is_file():
-        told = toml(rubric)
-        questions = (replace(each, rubric=str(told.get(each.name, each.rubric))) for each in found.question)
-        found = replace(found, question=tuple(questions))
-    for task in found.task:
-        op = op_of(found, task)
-        for text in (*(text for group in task.group for text in group.cases), *(s.case for s in task.speed)):
-            Case.parse(text, op)
-    return found
+        answers = toml(rubric)
+        questions = (replace(each, rubric=str(answers.get(each.name, each.rubric))) for each in lab.question)
+        lab = replace(lab, question=tuple(questions))
+    for task in lab.task:
+        for text in (*task.cases, *(speed.case for speed in task.speed)):
+            Case.parse(text, op_of(lab, task))
+    return lab
 
 
-def _check(limit: Limit, where: str) -> None:
-    bound = _BOUNDS.get(limit.figure, "at_most")
-    given = [name for name in ("at_most", "at_least", "one_of") if getattr(limit, name) not in (None, ())]
-    if given != [bound]:
-        got = ", ".join(given) or "none"
-        raise ValueError(f"{where}: a limit of {limit.figure} takes {bound}, got {got}")
+def _check_names(table: Any, lab: Any, where: str) -> None:
+    """Check that a table holds no name that ``lab``, what it was read as, does not have."""
+    if isinstance(table, list):
+        for one, read_as in zip(table, lab, strict=True):
+            _check_names(one, read_as, where)
+    elif isinstance(table, dict):
+        unknown = sorted(table.keys() - lab.keys())
+        if unknown:
+            raise ValueError(f"{where}: unknown {', '.join(unknown)}")
+        for name, value in table.items():
+            _check_names(value, lab[name], f"{where}.{name}")
 
 
 def op_of(lab: Lab, part: Task | Prediction) -> Op:
@@ -258,11 +279,3 @@ def toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f'{path} is not TOML: {error}. Text goes between quotes: name = "..."') from None
-
-
-_LARGEST = 1 << 20
-_INSPECTED = 3
-"""A run of more cases reads no registers or shared memory of them: `compare.run`."""
-_RESOURCES = ("registers", "shared_bytes", "spilled_bytes", "load_bits", "instruction")
-_BOUNDS = {"load_bits": "at_least", "instruction": "one_of"}
-"""By figure: what limits it, if not ``at_most``."""

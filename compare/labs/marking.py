@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -19,23 +19,14 @@ from compare.model.result import OWN_WORK, UNREAD, Mismatch, Row
 from compare.timing import figures
 
 PartResult = Literal[
-    "passed",
-    "wrong",
-    "error",
-    "timeout",
-    "refused",
-    "not started",
-    "inconclusive",
-    "machine",
-    "left out",
+    "passed", "wrong", "error", "timeout", "refused", "not started", "inconclusive", "machine", "left out"
 ]
 """``error``: the code raised or did not compile. ``refused``: it cheated. ``machine``: the reference failed
 too. ``left out``: this tier cannot show it."""
 
-NOT_COUNTED = ("inconclusive", "machine", "left out")
-"""Parts with such a result cost no points: they are not in the total either."""
 NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
+_FIRST = "first make every case correct"
 _LATE = "took longer than"
 """In the reason of a row one of whose steps reached the limit."""
 _TAMPERED = "it forked its process", "it wrote into the pipe"
@@ -57,6 +48,18 @@ class Part:
     detail: str = ""
     mismatch: Mismatch | None = None
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is in the total: what the machine leaves open costs no points."""
+        return self.result not in ("inconclusive", "machine", "left out")
+
+
+def part_of(
+    name: str, of: float, result: PartResult, detail: str = "", mismatch: Mismatch | None = None
+) -> Part:
+    """A part with all its points if it passed, else with none."""
+    return Part(name, of if result == "passed" else 0.0, of, result, detail, mismatch)
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -75,11 +78,11 @@ class Marks:
 
     @property
     def points(self) -> float:
-        return sum(part.points for part in self.parts if part.result not in NOT_COUNTED)
+        return sum(part.points for part in self.parts if part.counted)
 
     @property
     def of(self) -> float:
-        return sum(part.of for part in self.parts if part.result not in NOT_COUNTED)
+        return sum(part.of for part in self.parts if part.counted)
 
     @property
     def share(self) -> float:
@@ -88,27 +91,20 @@ class Marks:
 
 def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
     """Marks for the tests: everything but speed and what is written."""
+
+    def tested(task: Task) -> tuple[list[Part], Run]:
+        say(f"{work.name}: testing {task.title}")
+        done = _tried(work, task, device, timeout_s)
+        parts = [_group(work, task, group, done) for group in task.group]
+        right = all(part.result == "passed" for part in parts)
+        return [*parts, *(_limit(task, limit, done, right) for limit in task.limit)], done
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        tested = list(pool.map(lambda task: _tested(work, task, device, timeout_s, say), work.lab.task))
-    seen = [done.comparison.environment for _, done in tested if done.comparison]
-    return Marks(
-        work.name,
-        work.lab.name,
-        seen[0].device if seen else "",
-        pick(device).type == "cuda",
-        _now(),
-        work.digest,
-        tuple(part for parts, _ in tested for part in parts),
-    )
-
-
-def _tested(work: Work, task: Task, device: str, timeout_s: float, say: Say) -> tuple[list[Part], Run]:
-    say(f"{work.name}: testing {task.title}")
-    cases = [case for group in task.group for case in group.cases]
-    done = _tried(work, task, cases, [task.label], device, timeout_s)
-    parts = [_group(work, task, group, done) for group in task.group]
-    right = all(part.result == "passed" for part in parts)
-    return [*parts, *(_limit(task, limit, done, right) for limit in task.limit)], done
+        tasks = list(pool.map(tested, work.lab.task))
+    devices = [done.comparison.environment.device for _, done in tasks if done.comparison]
+    parts = tuple(part for parts, _ in tasks for part in parts)
+    gpu = pick(device).type == "cuda"
+    return Marks(work.name, work.lab.name, "".join(devices[:1]), gpu, _now(), work.digest, parts)
 
 
 def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) -> Marks:
@@ -121,8 +117,8 @@ def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) ->
             parts += _timed(work, task, device, timeout_s)
         else:
             result: PartResult = "not started" if marks.gpu else "left out"
-            why = "first make every case correct" if marks.gpu else "speed needs a GPU"
-            parts += [Part(_name(task, speed), 0.0, speed.points, result, why) for speed in task.speed]
+            why = _FIRST if marks.gpu else "speed needs a GPU"
+            parts += [part_of(_name(task, speed), speed.points, result, why) for speed in task.speed]
     return replace(marks, parts=(*marks.parts, *parts, *_written(work)))
 
 
@@ -132,17 +128,15 @@ def best(old: Marks, new: Marks) -> Marks:
 
     def better(part: Part) -> Part:
         other = before.get(part.name, part)
-        counted = other.result not in NOT_COUNTED
-        if counted and (part.result in NOT_COUNTED or other.points > part.points) and other.of == part.of:
-            return other
-        return part
+        better_before = not part.counted or other.points > part.points
+        return other if other.counted and better_before and other.of == part.of else part
 
     return replace(new, parts=tuple(map(better, new.parts))) if old.lab == new.lab else new
 
 
 def nothing(student: str, reason: str, lab: Lab | None = None, digest: str = "") -> Marks:
     """Marks of a folder that cannot be marked at all."""
-    part = Part("submission", 0.0, total(lab) if lab else 1.0, "error", reason)
+    part = part_of("submission", total(lab) if lab else 1.0, "error", reason)
     return Marks(student, lab.name if lab else "", "", False, _now(), digest, (part,))
 
 
@@ -152,29 +146,27 @@ def _now() -> str:
 
 def total(lab: Lab, speed: bool = False) -> float:
     """The points of a lab; those for speed need a GPU."""
-    found = [group.points for task in lab.task for group in task.group]
-    found += [limit.points for task in lab.task for limit in task.limit]
-    found += [question.points for question in lab.question]
-    found += [1.0] * bool(lab.prediction)
-    return sum(found) + (sum(s.points for task in lab.task for s in task.speed) if speed else 0.0)
+    points = [group.points for task in lab.task for group in task.group]
+    points += [limit.points for task in lab.task for limit in task.limit]
+    points += [each.points for task in lab.task for each in task.speed if speed]
+    return sum(points) + sum(question.points for question in lab.question) + bool(lab.prediction)
 
 
-# --------------------------------------------------------------------------- parts
+# --------------------------------------------------------------------------- correctness
 
 
-def _tried(
-    work: Work, task: Task, cases: Sequence[str], only: Sequence[str], device: str, timeout_s: float
-) -> Run:
-    """A run of the student's file; once more where nothing came of it.
+def _tried(work: Work, task: Task, device: str, timeout_s: float) -> Run:
+    """A run of the student's file on all cases; once more where nothing came of it.
 
     The file is to blame if the reference runs without it, and the machine if not.
     """
     file = work.folder / task.file
     if not file.is_file():
         return Run(None, f"there is no {task.file}", refused=True)
-    op, budget_s = op_of(work.lab, task), 0.1 * len(cases)
+    cases, op = task.cases, op_of(work.lab, task)
+    budget_s = 0.1 * len(cases)
     for _ in range(2):
-        done = run(op.name, cases, only, device, timeout_s, file, budget_s)
+        done = run(op.name, cases, [task.label], device, timeout_s, file, budget_s)
         if done.comparison or done.refused:
             return done
     alone = run(op.name, cases[:1], [task.reference], device, timeout_s, budget_s=budget_s)
@@ -182,41 +174,37 @@ def _tried(
 
 
 def _group(work: Work, task: Task, group: Group, done: Run) -> Part:
+    """The first of its cases that fails decides."""
     name, op = f"{task.title}: {group.name}", op_of(work.lab, task)
     if done.comparison is None:
-        return Part(name, 0.0, group.points, _blamed(done.error) if done.refused else "machine", done.error)
-    cases = [str(Case.parse(text, op)) for text in group.cases]
-    rows = ((case, done.row(case, task.label), done.row(case, op.baseline)) for case in cases)
-    parts = [_checked(name, group, *row) for row in rows]
-    failed = [part for part in parts if part.result != "passed"]
-    return failed[0] if failed else parts[0]
+        return part_of(name, group.points, _blamed(done.error) if done.refused else "machine", done.error)
+    for case in (str(Case.parse(text, op)) for text in group.cases):
+        row = done.row(case, task.label)
+        result, why = _verdict(row, done.row(case, op.baseline))
+        if result != "passed":
+            mismatch = row.agreement.mismatch if row and row.agreement else None
+            return part_of(name, group.points, result, f"{case}: {why}", mismatch)
+    return part_of(name, group.points, "passed")
 
 
-def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row | None) -> Part:
-    """The part as one case has it."""
-
-    def part(result: PartResult, detail: str = "") -> Part:
-        mismatch = row.agreement.mismatch if row and row.agreement else None
-        points = group.points if result == "passed" else 0.0
-        return Part(name, points, group.points, result, f"{case}: {detail}" if detail else "", mismatch)
-
+def _verdict(row: Row | None, baseline: Row | None) -> tuple[PartResult, str]:
+    """What a student's row on a case is worth, and why it is not correct."""
     if row is None:
-        return part("error", "the file registers no implementation of this label and op")
+        return "error", "the file registers no implementation of this label and op"
     if row.status == "ok":
-        return part("passed")
+        return "passed", ""
     if baseline is None or baseline.status == "failed":
-        why = baseline.reason if baseline else "it has no row"
-        return part("machine", f"the reference failed too: {why}")
+        return "machine", f"the reference failed too: {baseline.reason if baseline else 'it has no row'}"
     if row.status == "disagrees":
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
-        return part("wrong" if failed - {OWN_WORK} else "refused", row.reason)
+        return "wrong" if failed - {OWN_WORK} else "refused", row.reason
     if row.status == "impossible":
-        return part("refused", row.reason)
+        return "refused", row.reason
     if NOT_WRITTEN in row.reason:
-        return part("not started", row.reason)
+        return "not started", row.reason
     if row.status == "unavailable":
-        return part("left out" if row.reason.startswith(("needs ", "it needs ")) else "wrong", row.reason)
-    return part(_blamed(row.reason), row.reason)
+        return "left out" if row.reason.startswith(("needs ", "it needs ")) else "wrong", row.reason
+    return _blamed(row.reason), row.reason
 
 
 def _blamed(reason: str) -> PartResult:
@@ -230,86 +218,78 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
     name = f"{task.title}: {limit.words}"
     comparison = done.comparison
     if not right or comparison is None:
-        return Part(name, 0.0, limit.points, "not started", "first make every case correct")
-    every = [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, task.label)]
+        return part_of(name, limit.points, "not started", _FIRST)
+    rows = [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, task.label)]
     arch = prediction.arch_of(comparison)
     lacking = lacks(limit.requires, arch) if limit.requires and arch else None
     if lacking:
-        return Part(name, 0.0, limit.points, "left out", lacking)
-    found: float | str | None
-    if limit.figure in ("lines", "tokens"):
-        size = comparison.code_sizes.get(every[0].label)
-        found = float(getattr(size, limit.figure)) if size else None
-    else:
-        read = (prediction.resource(row, limit.figure, arch) for row in every)
-        found = next((each for each in read if each is not None), None)
-    if found is None:
-        why = next((row.reason for row in every if row.reason.startswith(UNREAD)), "")
+        return part_of(name, limit.points, "left out", lacking)
+    figures_read = (prediction.static(comparison, row, limit.figure) for row in rows)
+    figure = next((each for each in figures_read if each is not None), None)
+    if figure is None:
+        why = next((row.reason for row in rows if row.reason.startswith(UNREAD)), "")
         result: PartResult = "timeout" if _LATE in why else "left out"
-        return Part(name, 0.0, limit.points, result, why or "the figure could not be read")
-    told = found if isinstance(found, str) else f"{found:g}"
-    if limit.allows(found):
-        return Part(name, limit.points, limit.points, "passed", told)
-    return Part(name, 0.0, limit.points, "wrong", f"got {told}, expected {limit.wanted}")
+        return part_of(name, limit.points, result, why or "the figure could not be read")
+    text = figure if isinstance(figure, str) else f"{figure:g}"
+    if limit.allows(figure):
+        return part_of(name, limit.points, "passed", text)
+    return part_of(name, limit.points, "wrong", f"got {text}, expected {limit.bound}")
+
+
+# --------------------------------------------------------------------------- speed, and what is written
 
 
 def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
     """Speeds of a task, from one run; what it leaves open is timed again."""
     op, file = op_of(work.lab, task), work.folder / task.file
-    found: dict[Speed, Part] = {}
+    parts: dict[Speed, Part] = {}
     left = list(task.speed)
     for _ in range(_TRIES):
         if left:
             cases = list(dict.fromkeys(speed.case for speed in left))
             done = run(op.name, cases, [task.label, task.reference], device, timeout_s, file)
-            found |= {speed: _speed(task, speed, str(Case.parse(speed.case, op)), done) for speed in left}
-            left = [speed for speed in left if found[speed].result in ("inconclusive", "machine")]
-    return [found[speed] for speed in task.speed]
+            for speed in left:
+                result, why = _speed(task, speed, str(Case.parse(speed.case, op)), done)
+                parts[speed] = part_of(_name(task, speed), speed.points, result, why)
+            left = [speed for speed in left if parts[speed].result in ("inconclusive", "machine")]
+    return [parts[speed] for speed in task.speed]
 
 
 def _name(task: Task, speed: Speed) -> str:
     return f"{task.title}: speed of at least {speed.at_least:g}x {task.reference}"
 
 
-def _speed(task: Task, speed: Speed, case: str, done: Run) -> Part:
-    name = _name(task, speed)
-
-    def part(result: PartResult, detail: str) -> Part:
-        return Part(name, speed.points if result == "passed" else 0.0, speed.points, result, detail)
-
+def _speed(task: Task, speed: Speed, case: str, done: Run) -> tuple[PartResult, str]:
     row, reference = done.row(case, task.label), done.row(case, task.reference)
     if row is None or reference is None or reference.status != "ok":
-        return part("machine", done.error or "the reference was not timed")
+        return "machine", done.error or "the reference was not timed"
     if row.status != "ok":
-        return replace(_checked(name, Group(name, speed.points, ()), case, row, reference), points=0.0)
+        result, why = _verdict(row, reference)
+        return result, f"{case}: {why}"
     if row.timing and row.timing.unverified:
-        return part("inconclusive", f"timed by its own process only: {row.timing.unverified}")
+        return "inconclusive", f"timed by its own process only: {row.timing.unverified}"
     ratio = figures.ratio(row, reference)
     if ratio is None:
-        return part("inconclusive", "too few samples")
-    told = f"{ratio.median:.2f}x {task.reference} (95% interval {ratio.low:.2f} to {ratio.high:.2f})"
+        return "inconclusive", "too few samples"
+    text = f"{ratio.median:.2f}x {task.reference} (95% interval {ratio.low:.2f} to {ratio.high:.2f})"
     if ratio.median >= speed.at_least:
-        return part("passed", told)
+        return "passed", text
     if ratio.high < speed.at_least:
-        return part("wrong", f"{told}; {speed.at_least:g}x is needed")
-    return part("inconclusive", f"{told}: too close to {speed.at_least:g}x to tell")
+        return "wrong", f"{text}; {speed.at_least:g}x is needed"
+    return "inconclusive", f"{text}: too close to {speed.at_least:g}x to tell"
 
 
 def _written(work: Work) -> Iterator[Part]:
     """Predictions and answers."""
+
+    def part(name: str, points: float, lacking: str) -> Part:
+        detail = (work.problem or lacking) if lacking else ""
+        return part_of(name, points, "not started" if lacking else "passed", detail)
+
     if work.lab.prediction:
         missing = [each.name for each in work.lab.prediction if each.name not in work.predictions]
-        told = work.problem or f"not made: {', '.join(missing)}" * bool(missing)
-        result: PartResult = "not started" if missing else "passed"
-        yield Part("predictions made", float(not missing), 1.0, result, told)
+        yield part("predictions made", 1.0, f"not made: {', '.join(missing)}" if missing else "")
     for question in work.lab.question:
         words = len(work.answers[question.name].split())
-        done = words >= question.words
-        told = "" if done else work.problem or f"{words} words; {question.words} are asked for"
-        yield Part(
-            f"answer {question.name}",
-            question.points if done else 0.0,
-            question.points,
-            "passed" if done else "not started",
-            told,
-        )
+        short = f"{words} words; {question.words} are asked for" if words < question.words else ""
+        yield part(f"answer {question.name}", question.points, short)

@@ -6,15 +6,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from compare.labs.lab import Prediction
 from compare.labs.running import Run, run
-from compare.model.op import WAYS, Op, way_of
+from compare.model.op import WAYS, Op, UsageError, way_of
 from compare.model.result import CaseComparison, Comparison, Row
 from compare.timing import figures
 
 BINDING = ("memory", "compute", "neither")
 """What limits the fastest implementation: bandwidth, arithmetic, or latency and launch overhead."""
+_STATIC = ("registers", "shared_bytes", "lines", "instruction")
+"""Measures of the code: the same on every machine that compiles for an architecture."""
 CLOSE = 1.1
 """A prediction within this factor scores 1; each further factor of 2 costs 1."""
 
@@ -68,6 +71,16 @@ def read(prediction: Prediction, text: str | float) -> str | float:
     return number
 
 
+def read_all(
+    predictions: Sequence[Prediction], answers: Mapping[str, str | float], where: Path
+) -> dict[str, str | float]:
+    """The answers that there are, `read`; a `UsageError` if one is none, as the file ``where`` has it."""
+    try:
+        return {each.name: read(each, answers[each.name]) for each in predictions if each.name in answers}
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
 def outcomes(
     predictions: Sequence[Prediction],
     answers: Mapping[str, str | float],
@@ -110,30 +123,19 @@ def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> Sc
     measured, accepted, row = _measured(prediction, comparison, case)
     if measured is None:
         return ScoredPrediction(prediction, answer, None, "not measured here, and no record has it", None)
-    recorded = f"recorded on {row.recorded}" if row and row.recorded and _timed(prediction) else ""
-    origin = recorded or _compiled(prediction, comparison)
-    try:
-        predicted = None if answer is None else read(prediction, answer)
-    except ValueError as error:
-        return ScoredPrediction(prediction, answer, measured, str(error), 0.0)
-    score = None if predicted is None else _score(predicted, measured, accepted)
-    return ScoredPrediction(prediction, predicted, measured, origin, score)
-
-
-def _timed(prediction: Prediction) -> bool:
-    return prediction.measure not in ("registers", "shared_bytes", "lines", "instruction")
-
-
-def _compiled(prediction: Prediction, comparison: Comparison) -> str:
-    if _timed(prediction) or comparison.environment.device_type == "cuda":
-        return "measured now"
-    return "counted" if prediction.measure == "lines" else f"compiled for {arch_of(comparison)}"
+    origin = "measured now"
+    if prediction.measure not in _STATIC:
+        origin = f"recorded on {row.recorded}" if row and row.recorded else origin
+    elif comparison.environment.device_type != "cuda":
+        origin = "counted" if prediction.measure == "lines" else f"compiled for {arch_of(comparison)}"
+    score = None if answer is None else _score(answer, measured, accepted)
+    return ScoredPrediction(prediction, answer, measured, origin, score)
 
 
 def arch_of(comparison: Comparison) -> str:
     """This GPU; without one, the newest architecture that was compiled for."""
-    found = {k.arch for case in comparison.cases for row in case.rows for k in row.resources}
-    return comparison.environment.arch or max(found, key=lambda arch: (len(arch), arch), default="")
+    archs = {k.arch for case in comparison.cases for row in case.rows for k in row.resources}
+    return comparison.environment.arch or max(archs, key=lambda arch: (len(arch), arch), default="")
 
 
 def _measured(
@@ -164,12 +166,9 @@ def _is(row: Row, word: str) -> bool:
 def _figure(
     prediction: Prediction, comparison: Comparison, case: CaseComparison, row: Row
 ) -> float | str | None:
-    if prediction.measure == "lines":
-        size = comparison.code_sizes.get(row.label)
-        return float(size.lines) if size else None
-    if prediction.measure in ("registers", "shared_bytes", "instruction"):
-        found = resource(row, prediction.measure, arch_of(comparison))
-        return found.partition(".")[0] if isinstance(found, str) else found
+    if prediction.measure in _STATIC:
+        figure = static(comparison, row, prediction.measure)
+        return figure.partition(".")[0] if isinstance(figure, str) else figure
     if prediction.measure == "speedup":
         other = figures.row_of(case, prediction.against)
         ratio = figures.ratio(row, other) if other else None
@@ -181,11 +180,16 @@ def _figure(
     return None if time == math.inf else time
 
 
-def resource(row: Row, name: str, arch: str) -> float | str | None:
-    """The largest figure among a row's kernels, as a field of `KernelResources` or ``shared_bytes``.
+def static(comparison: Comparison, row: Row, name: str) -> float | str | None:
+    """A figure of a row's code, ``lines`` or ``tokens``, or the largest among its kernels.
 
-    Of ``instruction`` the first that is known.
+    Args:
+        name: also a field of `KernelResources`, or ``shared_bytes``; of ``instruction`` the first known one.
     """
+    if name in ("lines", "tokens"):
+        size = comparison.code_sizes.get(row.label)
+        return float(getattr(size, name)) if size else None
+    arch = arch_of(comparison)
     kernels = [kernel for kernel in row.resources if kernel.arch == arch]
     if name == "instruction":
         return next((kernel.instruction for kernel in kernels if kernel.instruction), None)

@@ -48,7 +48,7 @@ def run(
     load: Path | None = None,
     budget_s: float | None = None,
 ) -> Run:
-    """Compare implementations of ``op`` on ``cases``.
+    """Compare implementations of ``op``.
 
     Args:
         op: its name.
@@ -61,12 +61,13 @@ def run(
     """
     # Each case has several steps, of each row; then the process hangs in a way of its own.
     limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
+    loaded = str(load.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
         words = [op, "--device", device, "--timeout", f"{timeout_s:g}", "--json", str(out)]
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
-        words += ["--load", str(load.resolve())] if load else []
+        words += ["--load", loaded] if loaded else []
         words += ["--budget", f"{budget_s:g}"] if budget_s else []
         status = _command(words, stderr, limit_s)
         if status is None:
@@ -76,20 +77,18 @@ def run(
                 return Run(archive.read(out)[0])
             except UsageError as error:
                 return Run(None, str(error))
-        lines = [line for line in stderr.read_text(errors="replace").splitlines() if line.strip()]
-    last = lines[-1].removeprefix("python -m compare: ") if lines else "the comparison printed nothing"
-    refused = status == _USAGE and "--load" in last
-    return Run(None, last.removeprefix(f"--load {load and load.resolve()}: "), refused)
+        last = stderr.read_text(errors="replace").strip().rpartition("\n")[2]
+    why = last.removeprefix("python -m compare: ") or "the comparison printed nothing"
+    return Run(None, why.removeprefix(f"--load {loaded}: "), status == _USAGE and "--load" in why)
 
 
 def _command(words: Sequence[str], stderr: Path, limit_s: float) -> int | None:
     """The exit status of ``python -m compare``; None: it took too long.  No process of it is left."""
-    environment = {name: value for name, value in os.environ.items() if kept(name)}
     with stderr.open("wb") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "compare", *words],
             cwd=ROOT,
-            env=environment,
+            env={name: value for name, value in os.environ.items() if kept(name)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=written,

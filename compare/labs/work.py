@@ -67,11 +67,11 @@ def form(lab: Lab) -> str:
         "# Fill in the predictions before you measure: 'lab check' shows no figures until then.",
         "[predictions]",
     ]
-    for asked in lab.prediction:
-        lines += ["", *(f"# {line}" for line in asked.question.strip().split("\n"))]
-        if asked.choices:
-            lines.append(f"# One of: {', '.join(asked.choices)}")
-        lines.append(f'{asked.name} = ""')
+    for prediction in lab.prediction:
+        lines += ["", *(f"# {line}" for line in prediction.question.strip().split("\n"))]
+        if prediction.choices:
+            lines.append(f"# One of: {', '.join(prediction.choices)}")
+        lines.append(f'{prediction.name} = ""')
     lines += ["", "[answers]"]
     for question in lab.question:
         lines += ["", f"# {question.points:g} points, {question.words} words at least."]
@@ -100,26 +100,21 @@ def read_folder(folder: Path, rubric: Path | None = None) -> Work:
         content = toml(folder / ANSWERS)
     except UsageError as error:
         problem = str(error)
-    named = content.get("lab")
     if rubric:
         lab = read(rubric)
-    elif isinstance(named, str):
-        lab = find(named)
+    elif isinstance(content.get("lab"), str):
+        lab = find(content["lab"])
     else:
         raise UsageError(problem or f'{folder / ANSWERS} names no lab: add a line, lab = "04"')
     predictions, answers = content.get("predictions", {}), content.get("answers", {})
     if not (isinstance(predictions, dict) and isinstance(answers, dict)):
         predictions, answers = {}, {}
         problem = f"{folder / ANSWERS}: [predictions] and [answers] are tables"
-    known = {asked.name for asked in lab.prediction}
-    return Work(
-        lab,
-        folder,
-        {
-            name: value if isinstance(value, str) else float(value)
-            for name, value in predictions.items()
-            if name in known and isinstance(value, (str, int, float)) and value != ""
-        },
-        {question.name: str(answers.get(question.name, "")).strip() for question in lab.question},
-        problem,
-    )
+    values = {each.name: predictions.get(each.name, "") for each in lab.prediction}
+    filled = {
+        name: value if isinstance(value, str) else float(value)
+        for name, value in values.items()
+        if isinstance(value, (str, int, float)) and value != ""
+    }
+    written = {question.name: str(answers.get(question.name, "")).strip() for question in lab.question}
+    return Work(lab, folder, filled, written, problem)

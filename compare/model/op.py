@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from compare.model.limits import Count
+
 if TYPE_CHECKING:
     import torch
 
@@ -144,9 +146,9 @@ def case(dtype: str = "fp32", layout: str = "contiguous", fill: str = "normal", 
 class Cost:
     """What a case must do at least: each input read once, each output written once."""
 
-    flops: int
-    read_bytes: int
-    written_bytes: int
+    flops: Count
+    read_bytes: Count
+    written_bytes: Count
 
     @property
     def bytes(self) -> int:

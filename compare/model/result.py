@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from compare.model.limits import Meta, Positive, Share
 from compare.model.op import Case, Cost
 
 Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
@@ -103,10 +104,10 @@ class Agreement:
 class Estimate:
     """A median with its 95% confidence interval and every sample it rests on."""
 
-    median: float
-    low: float
-    high: float
-    samples: tuple[float, ...] = ()
+    median: Positive
+    low: Positive
+    high: Positive
+    samples: tuple[Positive, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Timing:
     notes: tuple[str, ...] = ()
     unverified: str = ""
     """Why the times of a user's file are its own process's word; empty where they are not."""
-    detectable: float | None = None
+    detectable: Share | None = None
     """The largest difference, as a share, that equals show in two processes at such times. None: unknown."""
     sm_mhz: float | None = None
     """The card's clock right after its cold samples, median, where the driver was asked."""
@@ -239,14 +240,14 @@ class CodeSize:
 class Ceilings:
     """What this device reached in this run, cold, median."""
 
-    copy_gbs: float
-    read_gbs: float
-    matmul_tflops: float | None = None
+    copy_gbs: Positive
+    read_gbs: Positive
+    matmul_tflops: Positive | None = None
     """The best the library's product of two fp16 matrices reached; None where a case's operations are too
     few to matter."""
-    product_tflops: float | None = None
+    product_tflops: Positive | None = None
     """What the library's product of two matrices of the case's own dtype reached, warm, median."""
-    best_gbs: float | None = None
+    best_gbs: Positive | None = None
     """The fastest sample of copy and read: the limit of the floor.  None: not recorded."""
 
 
@@ -267,8 +268,8 @@ class Card:
 class SizeClass:
     """Times of one order of magnitude, and how much equal code differs there between processes."""
 
-    below_us: float
-    share: float
+    below_us: Annotated[float, Meta(gt=0)]
+    share: Share
     """The part of every ratio's interval that is between processes."""
     pairs: int = 0
     """How many times an implementation was compared with itself; 0 where that was not done."""
@@ -282,9 +283,9 @@ class SizeClass:
 class Calibration:
     """The variance between processes on a device: found by comparing implementations with themselves."""
 
-    classes: tuple[SizeClass, ...]
+    classes: Annotated[tuple[SizeClass, ...], Meta(min_length=1)]
     """By growing size; the last is without end."""
-    tick_us: float
+    tick_us: Positive
     """The step in which its event clock counts; in the built-in one, what equals differ by at most."""
     created: str = ""
     """ISO 8601, UTC; empty where it is the built-in one."""
@@ -404,7 +405,6 @@ class Comparison:
     code_sizes: dict[str, CodeSize] = field(default_factory=dict)
     """By label."""
     interrupted: bool = False
-    schema: int = 1
 
 
 @dataclass(frozen=True)

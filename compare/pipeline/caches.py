@@ -78,13 +78,14 @@ def kernels_in(image: bytes) -> set[str]:
 
 
 def _of_triton(one: Opened) -> Iterator[CacheEntry]:
-    if re.fullmatch(r"[A-Z2-7]{20,}", one.cache_key) and one.kernel.isidentifier():
-        folder = caches()["Triton"].folder
-        yield _entry("Triton", "kernel", folder / one.cache_key, one.cache_key, one.key_parts)
-        for file in sorted(folder.glob(f"*/{one.kernel}.json")):
-            if file.parent.name != one.cache_key:
-                what = "kernel for other sizes, options or sources"
-                yield _entry("Triton", what, file.parent, file.parent.name)
+    folder = caches()["Triton"].folder
+    for entry in one.cached:
+        if re.fullmatch(r"[A-Z2-7]{20,}", entry.key) and one.kernel.isidentifier():
+            yield _kept(entry, folder / entry.key)
+            for file in sorted(folder.glob(f"*/{one.kernel}.json")):
+                if file.parent.name != entry.key:
+                    what = "kernel for other sizes, options or sources"
+                    yield _kept(CacheEntry("Triton", what, file.parent.name), file.parent)
 
 
 def _of_cuda(one: Opened, held: Mapping[Path, set[str]]) -> Iterator[CacheEntry]:
@@ -97,7 +98,7 @@ def _of_cuda(one: Opened, held: Mapping[Path, set[str]]) -> Iterator[CacheEntry]
     ours = caches()["this project"].folder
     for file, names in held.items():
         if names & own and tool == "nvrtc" and file.parent != ours:
-            yield _entry("cupy", "kernel", file, file.stem)
+            yield _entry("cupy", "kernel", file)
         elif names & own and file.name.startswith(f"{tool}-{one.arch}-"):
             yield _entry("this project", f"kernel by {tool} for {one.arch}", file)
     for file in sorted(ours.glob(f"{name}*-*.so")):
@@ -117,11 +118,12 @@ def _in_use(op: str, target: str, file: str) -> str:
     return ""
 
 
-def _entry(
-    cache: str, what: str, place: Path, key: str = "", made_of: Mapping[str, str] | None = None
-) -> CacheEntry:
-    if not key and (found := re.search(r"[0-9a-f]{20}", place.name)):
-        key = found[0]
+def _entry(cache: str, what: str, file: Path) -> CacheEntry:
+    key = re.search(r"[0-9a-f]{20,}", file.name)
+    return _kept(CacheEntry(cache, what, key[0] if key else ""), file)
+
+
+def _kept(entry: CacheEntry, place: Path) -> CacheEntry:
     files = [place] if place.is_file() else sorted(place.glob("*"))
     sizes = {file.name: file.stat().st_size for file in files if file.is_file()}
-    return CacheEntry(cache, what, key, str(place), sizes, made_of or {})
+    return replace(entry, place=str(place), files=sizes)

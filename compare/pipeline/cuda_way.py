@@ -11,24 +11,17 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from compare.model.op import CudaLaunch
-from compare.pipeline import counts
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
-from compare.pipeline.shared import one_core, with_sass
 from cuda_impl import build, flags
 
 NVCC_STAGES = (
     *("source", "host-preprocessed", "cudafe", "preprocessed", "ptx", "cubin"),
     *("fatbin", "object", "library", "sass"),
 )
-_HOST_HALF = ("host-preprocessed", "cudafe")
-_DEVICE_HALF = ("preprocessed", "ptx", "cubin")
-_JOINED = ("fatbin", "object", "library")
 _MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
 
 
@@ -39,19 +32,17 @@ def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
     """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
     opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
     options = (*flags.nvrtc(blank.arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
-    with one_core():
-        begin = time.perf_counter()
-        try:
-            made = build.compile_nvrtc(launch.source, (launch.kernel,), options)
-        except build.BuildError as error:
-            return replace(opened, failure=_failure("ptx", str(error)))
-        all_ms = (time.perf_counter() - begin) * 1e3
-    log, ptx_ms, cubin_ms = phases(made.log)
+    begin = time.perf_counter()
+    try:
+        product = build.compile_nvrtc(launch.source, (launch.kernel,), options)
+    except build.BuildError as error:
+        return opened.plus(_failure("ptx", str(error)))
+    all_ms = (time.perf_counter() - begin) * 1e3
+    log, ptx_ms, cubin_ms = phases(product.log)
     command = "nvrtcCompileProgram " + shlex.join(options)
-    ops = counts.of("ptx", made.ptx.decode())
-    ptx = CompilerStage("ptx", "NVRTC", made.ptx, all_ms if ptx_ms is None else ptx_ms, ops, command)
-    cubin = CompilerStage("cubin", "NVRTC (ptxas)", made.cubin, cubin_ms, {}, command, log)
-    return with_sass(replace(opened, stages=(*opened.stages, ptx, cubin)), made.mangled[launch.kernel])
+    ptx = CompilerStage("ptx", "NVRTC", product.ptx, all_ms if ptx_ms is None else ptx_ms, command)
+    cubin = CompilerStage("cubin", "NVRTC (ptxas)", product.cubin, cubin_ms, command, log)
+    return replace(opened, symbol=product.mangled[launch.kernel], stages=(*opened.stages, ptx, cubin))
 
 
 def phases(log: str) -> tuple[str, float | None, float | None]:
@@ -61,96 +52,46 @@ def phases(log: str) -> tuple[str, float | None, float | None]:
     ...     "k.cu, NVVM Optimizer, 19, ms\\nk.cu, PTX Translation, 17, ms\\n")
     ('info', 77.0, 17.0)
     """
-    said, heading, table = log.partition("File name, phase name, metric, unit")
-    took = dict(re.findall(r", ([^,\n]+), ([\d.]+), ms", table))
-    if not heading or "PTX Translation" not in took:
+    report, heading, table = log.partition("File name, phase name, metric, unit")
+    ms = dict(re.findall(r", ([^,\n]+), ([\d.]+), ms", table))
+    if not heading or "PTX Translation" not in ms:
         return log.strip(), None, None
-    cubin_ms = float(took.pop("PTX Translation"))
-    return said.strip(), sum(map(float, took.values())), cubin_ms
+    cubin_ms = float(ms.pop("PTX Translation"))
+    return report.strip(), sum(map(float, ms.values())), cubin_ms
 
 
 # --------------------------------------------------------------------------- nvcc
 
 
-def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
-    """Every stage of nvcc for an op's kernels, for several architectures at once.
-
-    The kernels are one file, as in the op's module.  Files with all kernels, such as the cubin, are in the
-    stages of each kernel; PTX is split by kernel.  There is one launch for each of ``blanks``; intermediate
-    files go to ``folder``.
-    """
+def by_nvcc(launch: CudaLaunch, blank: Opened, folder: Path) -> Opened:
+    """Every stage of nvcc for a launch's kernel, a file of its own; intermediate files go to ``folder``."""
+    opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
     source = folder / "kernels.cu"
-    kernels = list(dict.fromkeys(launch.kernel for launch in launches))
-    archs = tuple(dict.fromkeys(blank.arch for blank in blanks))
-    source.write_text(build.instances(launches[0].source, kernels))
+    source.write_text(build.instances(launch.source, [launch.kernel]))
     host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
-    device = [word for word in flags.nvcc(archs) if not word.startswith(build.SIDE_BY_SIDE)]
+    device = [word for word in flags.nvcc((blank.arch,)) if not word.startswith(build.SIDE_BY_SIDE)]
     command = [str(build.nvcc()), *host, *device, str(source), "-o", str(folder / "kernels.so")]
-    plan = subprocess.run(
+    dryrun = subprocess.run(
         [*command, "--dryrun", "--keep", "--keep-dir", str(folder)],
         capture_output=True,
         text=True,
         check=False,
         cwd=folder,
     )
-    opened = [
-        replace(blank, kernel=launch.kernel, stages=(_source(launch),))
-        for launch, blank in zip(launches, blanks, strict=True)
-    ]
-    if plan.returncode != 0:
-        return [replace(one, failure=_failure("host-preprocessed", plan.stderr)) for one in opened]
-    environment, steps = planned(plan.stderr)
-    named = [(step, *stage_of(step)) for step in steps]
-
-    def through(names: Sequence[str], code: str, one: Opened) -> Opened:
-        for step, name, of_arch in named:
-            if name in names and of_arch in ("", code) and one.failure is None:
-                one = one.plus(_run(step, name, environment, folder))
-        return one
-
-    common = through(_HOST_HALF, "", blanks[0])
-    with ThreadPoolExecutor(len(archs)) as pool:
-        halves = list(pool.map(lambda arch: through(_DEVICE_HALF, flags.target(arch)[3:], common), archs))
-    joined = blanks[0] if any(one.failure for one in halves) else through(_JOINED, "", blanks[0])
-    made = {
-        arch: replace(one, stages=one.stages + joined.stages, failure=one.failure or joined.failure)
-        for arch, one in zip(archs, halves, strict=True)
-    }
-    mangled = _mangled(launches, archs[-1])
-    return [_of_kernel(one, made[one.arch], mangled.get(one.kernel, "")) for one in opened]
+    if dryrun.returncode != 0:
+        return opened.plus(_failure("host-preprocessed", dryrun.stderr))
+    environment, steps = planned(dryrun.stderr)
+    for step in steps:
+        opened = opened.plus(_run(step, environment, folder))
+        if opened.failure:
+            return opened
+    return replace(opened, symbol=_symbol(launch, blank.arch))
 
 
-def _of_kernel(opened: Opened, made: Opened, mangled: str) -> Opened:
-    """The stages of a file with several kernels, of which PTX and SASS are one kernel's."""
-    for stage in made.stages:
-        if stage.name == "ptx":
-            text = entry(stage.text, mangled)
-            stage = replace(stage, content=text.encode(), ops=counts.of("ptx", text))
-        opened = opened.plus(stage)
-    return with_sass(replace(opened, failure=made.failure), mangled)
-
-
-def entry(ptx: str, mangled: str) -> str:
-    """The part of PTX that is one kernel's, under the head of the whole.
-
-    >>> entry(".target sm_90\\n.visible .entry f(\\n)\\n{\\n}\\n.visible .entry g(\\n)\\n{\\n}\\n", "f")
-    '.target sm_90\\n.visible .entry f(\\n)\\n{\\n}\\n'
-    """
-    head, *parts = re.split(r"(?m)^(?=\s*(?:\.visible |\.weak )?\.entry )", ptx)
-    own = [part for part in parts if re.search(rf"\.entry {re.escape(mangled)}\b", part)]
-    # What follows the last kernel - the files that lines are counted in - belongs to all of them.
-    tail = re.search(r"(?m)^\s*\.file\b[\s\S]*", parts[-1]) if own and own[0] is not parts[-1] else None
-    return head + "".join(own) + (tail[0] if tail else "")
-
-
-def _mangled(launches: Sequence[CudaLaunch], arch: str) -> dict[str, str]:
-    """The kernels' mangled names, from NVRTC's front end: nvcc's are equal."""
-    names = tuple(dict.fromkeys(launch.kernel for launch in launches))
+def _symbol(launch: CudaLaunch, arch: str) -> str:
+    """The kernel's mangled name, from NVRTC's front end: nvcc's is equal."""
     options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "--fdevice-syntax-only")
-    try:
-        return build.compile_nvrtc(launches[0].source, names, options).mangled
-    except build.BuildError:
-        return {}  # nvcc reports it too
+    return build.compile_nvrtc(launch.source, (launch.kernel,), options).mangled[launch.kernel]
 
 
 def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
@@ -165,45 +106,36 @@ def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
     return {name: value.strip() for name, value in variables}, steps
 
 
-def stage_of(step: str) -> tuple[str, str]:
-    """The stage that a command of nvcc's makes, and the architecture it does so for; empty: for all.
+def stage_of(step: str) -> str:
+    """The stage that a command of nvcc's makes.
 
-    >>> stage_of("ptxas -arch=sm_90a k.compute_90a.ptx -o k.compute_90a.cubin")
-    ('cubin', '90a')
+    >>> stage_of("ptxas -arch=sm_90a k.ptx -o k.cubin")
+    'cubin'
     """
     words = shlex.split(step)
-    tool = Path(words[0]).name
-    code = re.search(r"(?:compute|sm)_(\d+[af]?)", step.rpartition(" -o ")[2])
-    if tool in _MADE_BY:
-        name = _MADE_BY[tool]
-    elif "-E" in words:
-        name = "preprocessed" if "-D__CUDA_ARCH__=" in step else "host-preprocessed"
-    else:
-        name = "object" if "-c" in words else "library"
-    return name, code[1] if code and name in _DEVICE_HALF else ""
+    if stage := _MADE_BY.get(Path(words[0]).name):
+        return stage
+    if "-E" in words:
+        return "preprocessed" if "-D__CUDA_ARCH__=" in step else "host-preprocessed"
+    return "object" if "-c" in words else "library"
 
 
-def _run(step: str, name: str, environment: dict[str, str], folder: Path) -> CompilerStage | StageFailure:
-    with one_core():
-        begin = time.perf_counter()
-        done = subprocess.run(
-            ["/bin/sh", "-c", step],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            cwd=folder,
-            env=os.environ | environment,
-        )
-        took_ms = (time.perf_counter() - begin) * 1e3
-    if done.returncode != 0:
-        return _failure(name, done.stdout)
-    product = folder / _product(step)
-    content = product.read_bytes()
-    ops = counts.of(name, content.decode(errors="replace"))
-    return CompilerStage(
-        name, Path(shlex.split(step)[0]).name, content, took_ms, ops, step, done.stdout.strip()
+def _run(step: str, environment: dict[str, str], folder: Path) -> CompilerStage | StageFailure:
+    begin = time.perf_counter()
+    done = subprocess.run(
+        ["/bin/sh", "-c", step],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=os.environ | environment,
     )
+    took_ms = (time.perf_counter() - begin) * 1e3
+    if done.returncode != 0:
+        return _failure(stage_of(step), done.stdout)
+    content, tool = (folder / _product(step)).read_bytes(), Path(shlex.split(step)[0]).name
+    return CompilerStage(stage_of(step), tool, content, took_ms, step, done.stdout.strip())
 
 
 def _product(step: str) -> str:

@@ -24,20 +24,17 @@ class Difference:
 
 def differences(opened: Sequence[Opened]) -> list[Difference]:
     """Between the kernels of one op that came out as machine code, by architecture."""
-    found = []
+    different = []
     for arch in dict.fromkeys(one.arch for one in opened):
         here = [one for one in opened if one.arch == arch and one.instructions]
-        for what, look in _LOOKED_AT.items():
-            kinds = set()
-            ways: dict[str, list[str]] = {}
+        for what, trait_of in _TRAITS.items():
+            names: dict[_Trait, list[str]] = {}
             for one in here:
-                kind, said = look(one)
-                kinds.add(kind)
-                ways.setdefault(said, []).append(_name(one, here))
-            if len(kinds) > 1:
-                evidence = tuple(f"{', '.join(names)}: {said}" for said, names in ways.items())
-                found.append(Difference(arch, what, evidence))
-    return found
+                names.setdefault(trait_of(one), []).append(_name(one, here))
+            if len({kind for kind, _ in names}) > 1:
+                evidence = tuple(f"{', '.join(labels)}: {text}" for (_, text), labels in names.items())
+                different.append(Difference(arch, what, evidence))
+    return different
 
 
 def _name(one: Opened, among: Iterable[Opened]) -> str:
@@ -58,16 +55,16 @@ def _widest(group: str, one: Opened) -> _Trait:
         return "TMA", f"by TMA ({_counted(Counter(by_tma))})"
     bits = max(map(width_bits, moves))
     widest = Counter(opcode for opcode in moves if width_bits(opcode) == bits)
-    said = f"{bits // 8} bytes ({_counted(widest)})"
+    text = f"{bits // 8} bytes ({_counted(widest)})"
     unknown = _not_known_divisible(one) if bits < 128 else []
     if unknown:
         multiples = "is a multiple" if len(unknown) == 1 else "are multiples"
-        said += f", and its TTIR does not say that {', '.join(unknown)} {multiples} of 16"
-    return str(bits), said
+        text += f", and its TTIR does not say that {', '.join(unknown)} {multiples} of 16"
+    return str(bits), text
 
 
-def _counted(found: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+def _counted(names: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
 
 
 def _not_known_divisible(one: Opened) -> list[str]:
@@ -83,8 +80,8 @@ def _not_known_divisible(one: Opened) -> list[str]:
 def _spills(one: Opened) -> _Trait:
     groups = mix(one.instructions)
     loads, stores = (sum(groups.get(name, {}).values()) for name in ("local loads", "local stores"))
-    said = f"{loads} LDL, {stores} STL" if loads + stores else "none"
-    return said, said
+    text = f"{loads} LDL, {stores} STL" if loads + stores else "none"
+    return text, text
 
 
 def _waits(one: Opened) -> _Trait:
@@ -101,11 +98,11 @@ def _copies(one: Opened) -> _Trait:
 
 
 def _kinds(names: Iterable[str]) -> _Trait:
-    found = Counter(names)
-    return ", ".join(sorted(found)), _counted(found) or "none"
+    counts = Counter(names)
+    return ", ".join(sorted(counts)), _counted(counts) or "none"
 
 
-_LOOKED_AT: dict[str, Callable[[Opened], _Trait]] = {
+_TRAITS: dict[str, Callable[[Opened], _Trait]] = {
     "widest load from global memory": partial(_widest, "global loads"),
     "widest store to global memory": partial(_widest, "global stores"),
     "multiplies with": lambda one: _kinds(multiplications(one.instructions).elements()),

@@ -57,7 +57,7 @@ def written(op: Op, impl: Implementation, case: Case, blank: Opened, dump: bool)
                     impl.given(op.options(case)).call, *inputs
                 )
         except Exception as error:
-            return [replace(blank, failure=StageFailure("inductor", f"{type(error).__name__}: {error}"))]
+            return [blank.plus(StageFailure("inductor", f"{type(error).__name__}: {error}"))]
     took_ms = (time.perf_counter() - begin) * 1e3
     text = "\n".join(dict.fromkeys(sources))
     stage = CompilerStage("inductor", "torch.compile, all of it", text.encode(), took_ms)

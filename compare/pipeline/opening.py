@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections import defaultdict
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,8 @@ from compare.device import arch as arch_of
 from compare.device import default_archs, lacks, pick
 from compare.model.op import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from compare.pipeline import cuda_way, inductor, triton_way
-from compare.pipeline.records import Opened, OpenedOp, OpenRequest, StageFailure
+from compare.pipeline.records import CompilerStage, Opened, OpenedOp, OpenRequest, StageFailure
+from compare.resources.sass import disassembly as sass
 from cuda_impl import build
 
 STAGES = tuple(dict.fromkeys((*triton_way.STAGES, *cuda_way.NVCC_STAGES, *inductor.STAGES)))
@@ -27,11 +29,6 @@ _BY_TOOL |= {"nvdisasm": "sass", "llvm": "llir", "make_ttir": "ttir", "make_ttgi
 
 Begin = Callable[[str, bool], None]
 """Called before each step with its name, and whether a compilation of many kernels is part of it."""
-
-_Position = tuple[int, int]
-"""Where a kernel is shown: by architecture, then by implementation."""
-_ForNvcc = tuple[_Position, CudaLaunch, Opened]
-_Pending = tuple[Sequence[_Position], Future[list[Opened]]]
 
 
 def select(name: str) -> str:
@@ -65,16 +62,18 @@ def open_op(request: OpenRequest, begin: Begin = lambda step, many: None) -> Ope
         if not impls:
             raise UsageError("--passes and --pass are for Triton kernels, and --only leaves no Triton kernel")
     archs = request.archs or default_archs(pick())
-    return OpenedOp(op.signature, tuple(open_up(op, impls, case, archs, request.dump, begin)))
+    opened = open_up(op, impls, case, archs, request.dump, begin)
+    shown = [impl.label for impl in impls]
+    opened.sort(key=lambda one: (archs.index(one.arch), shown.index(one.label)))
+    return OpenedOp(op.signature, tuple(opened))
 
 
 def open_up(
     op: Op, impls: Sequence[Implementation], case: Case, archs: Sequence[str], dump: bool, begin: Begin
 ) -> list[Opened]:
-    """What each compiler makes of the kernels that ``impls`` launch, by architecture, then by implementation.
+    """What each compiler makes of the kernels that ``impls`` launch; those of one implementation in order.
 
-    CUDA's compilers run in other threads and processes while Triton compiles in this one, at most one for
-    each core.
+    CUDA's compilers run in other threads and processes while Triton compiles in this one.
 
     Args:
         op: what they implement.
@@ -84,40 +83,32 @@ def open_up(
         dump: with every MLIR pass of Triton's.
         begin: called before each step.
     """
-    found: dict[_Position, list[Opened]] = {}
-    triton: list[tuple[_Position, TritonLaunch, Opened]] = []
-    nvcc: list[_ForNvcc] = []
-    pending: list[_Pending] = []
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
-        for (i, impl), (j, arch) in product(enumerate(impls), enumerate(archs)):
-            place, blank = (j, i), Opened(op.name, impl.label, str(case), arch)
+    opened: list[Opened] = []
+    jobs: list[Future[Opened]] = []
+    triton: list[tuple[TritonLaunch, Opened]] = []
+    # A thread for each core: each waits for one tool at a time, so that wall times are comparable.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for impl, arch in product(impls, archs):
+            blank = Opened(op.name, impl.label, str(case), arch)
             if impl.route == "torch":
                 begin(f"compiling {impl.label} for {arch}", True)
-                found[place] = _of_pytorch(op, impl, case, blank, dump)
+                jobs += [pool.submit(_with_sass, one) for one in _of_pytorch(op, impl, case, blank, dump)]
                 continue
             begin(f"finding out what {impl.label} launches for {arch}", False)
             launches = _launches(op, impl, case, blank)
             if isinstance(launches, Opened):
-                found[place] = [launches]
+                opened.append(launches)
                 continue
             for launch in launches:
                 if isinstance(launch, TritonLaunch):
-                    triton.append((place, launch, blank))
-                elif impl.route == "pybind":
-                    nvcc.append((place, launch, blank))
+                    triton.append((launch, blank))
                 else:
-                    pending.append(([place], pool.submit(_by_cuda, [launch], [blank])))
-        pending += [
-            _by_nvcc(group, Path(scratch, str(number)), pool) for number, group in enumerate(_together(nvcc))
-        ]
-        for place, launch, blank in triton:
+                    jobs.append(pool.submit(_by_cuda, launch, blank, impl.route))
+        for launch, blank in triton:
             begin(f"compiling {blank.label} for {blank.arch}", False)
-            pending.append(([place], triton_way.compiled(launch, blank, dump, pool)))
+            jobs.append(pool.submit(_with_sass, triton_way.compiled(launch, blank, dump)))
         begin("waiting for the compilers", True)
-        for places, job in pending:
-            for place, opened in zip(places, job.result(), strict=True):
-                found.setdefault(place, []).append(opened)
-    return [opened for place in sorted(found) for opened in found[place]]
+        return opened + [job.result() for job in jobs]
 
 
 def _of_pytorch(op: Op, impl: Implementation, case: Case, blank: Opened, dump: bool) -> list[Opened]:
@@ -149,38 +140,35 @@ def _launches(op: Op, impl: Implementation, case: Case, blank: Opened) -> list[L
     except UsageError:  # of the op
         raise
     except Exception as error:  # host code may raise anything
-        return replace(blank, failure=StageFailure("launch", f"{type(error).__name__}: {error}"))
+        return blank.plus(StageFailure("launch", f"{type(error).__name__}: {error}"))
     if not once:
         return replace(blank, unavailable=f"{impl.label} launches nothing on {case}")
     return list(once.values())
 
 
-def _by_nvcc(group: Sequence[_ForNvcc], folder: Path, pool: ThreadPoolExecutor) -> _Pending:
-    folder.mkdir()
-    places, launches, blanks = zip(*group, strict=True)
-    return places, pool.submit(_by_cuda, launches, blanks, folder)
-
-
-def _by_cuda(
-    launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path | None = None
-) -> list[Opened]:
-    """By nvcc, in ``folder``; without one by NVRTC."""
-    pairs = list(zip(launches, blanks, strict=True))
+def _by_cuda(launch: CudaLaunch, blank: Opened, route: str) -> Opened:
     try:
-        if folder:
-            return cuda_way.by_nvcc(launches, blanks, folder)
-        return [cuda_way.by_nvrtc(*pair) for pair in pairs]
+        if route != "pybind":
+            return _with_sass(cuda_way.by_nvrtc(launch, blank))
+        with tempfile.TemporaryDirectory() as folder:
+            return _with_sass(cuda_way.by_nvcc(launch, blank, Path(folder)))
     except build.BuildError as error:  # no compiler
-        return [replace(blank, kernel=launch.kernel, unavailable=str(error)) for launch, blank in pairs]
+        return replace(blank, kernel=launch.kernel, unavailable=str(error))
 
 
-def _together(nvcc: Sequence[_ForNvcc]) -> list[list[_ForNvcc]]:
-    """What one call of nvcc compiles: kernels of one source for the same architectures."""
-    archs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-    for _, launch, blank in nvcc:
-        archs[launch.source, launch.kernel][blank.arch] = None
-    groups: dict[tuple[str, ...], list[_ForNvcc]] = defaultdict(list)
-    for one in nvcc:
-        launch = one[1]
-        groups[(launch.source, *archs[launch.source, launch.kernel])].append(one)
-    return list(groups.values())
+def _with_sass(one: Opened) -> Opened:
+    """The same with its cubin disassembled, if there is one."""
+    cubin = one.stage("cubin")
+    if cubin is None or one.failure is not None:
+        return one
+    begin = time.perf_counter()
+    try:
+        text = sass.of_kernel(sass.disassembled(cubin.content), one.symbol)
+    except sass.NoDisassembler as error:
+        return one.plus(StageFailure("sass", str(error)))
+    took_ms = (time.perf_counter() - begin) * 1e3
+    instructions = sass.instructions(text)
+    if not instructions:
+        return one.plus(StageFailure("sass", f"nvdisasm shows no code of {one.symbol or one.kernel}"))
+    stage = CompilerStage("sass", "nvdisasm", text.encode(), took_ms)
+    return replace(one.plus(stage), instructions=instructions)

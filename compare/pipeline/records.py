@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compare.resources.sass.disassembly import Instruction
 from compare.resources.sass.instruction_mix import mix
+
+_MLIR = r'\s*(?:%[^=]*= )?"?([a-z_]\w*\.[\w.]+)"?'
+OPERATIONS = {
+    "ast": r"\s*(?:\w+=)?([A-Za-z]\w*)\(",
+    "frontend": _MLIR,
+    "ttir": _MLIR,
+    "ttgir": _MLIR,
+    "llir": r"  (?:%\S+ = )?(?:(?:tail|musttail|notail) )?([a-z]\w*)",
+    "ptx": r"\s*(?:\{\s*)?(?:@!?%\w+\s+)?([a-z]\w*(?:[.:]+\w+)*)(?=[\s;]).*;",
+    "sass": r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*(?:\.[\w.]+)*)",
+}
+"""What names the operation at the start of a line, by stage."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +37,6 @@ class CompilerStage:
     """Text, but for cubins, fat binaries and the host linker's output."""
     took_ms: float | None = None
     """Wall time of the step; None where there was nothing to do, or where it is part of another's."""
-    ops: Mapping[str, int] = field(default_factory=dict)
-    """How often each operation or instruction stands in it, the most frequent first."""
     command: str = ""
     """The command that made it, where one did."""
     log: str = ""
@@ -47,6 +59,21 @@ class CompilerStage:
     def lines(self) -> int | None:
         """None for a binary."""
         return None if self.binary else len(self.text.splitlines())
+
+    @property
+    def ops(self) -> dict[str, int]:
+        """How often each operation stands in it, the most frequent first; empty where none are counted.
+
+        >>> CompilerStage("ttir", "", b"  %x = tt.load %p : f32 loc(#loc1)\\n  tt.store %q, %x : f32").ops
+        {'tt.load': 1, 'tt.store': 1}
+        >>> CompilerStage("llir", "", b"define void @f() {\\n  %1 = tail call i32 @llvm.x(), !dbg !5\\n}").ops
+        {'call': 1}
+        >>> CompilerStage("ptx", "", b"\\t.reg .b32 %r<3>;\\n\\t@%p1 ld.global.v4.b32 { %r1 }, [ %rd1 ];").ops
+        {'ld.global.v4.b32': 1}
+        """
+        pattern = OPERATIONS.get(self.name)
+        matches = (re.match(pattern, line) for line in self.text.splitlines()) if pattern else ()
+        return dict(Counter(match[1] for match in matches if match).most_common())
 
 
 @dataclass(frozen=True)
@@ -88,11 +115,11 @@ class CacheEntry:
     what: str
     """``kernel``, ``pybind11 module for sm_90, the one in use``."""
     key: str
-    place: str
+    place: str = ""
     """Its folder, or its only file."""
-    files: Mapping[str, int]
+    files: Mapping[str, int] = field(default_factory=dict)
     """Bytes by name; empty: nothing is kept there."""
-    made_of: Mapping[str, str]
+    made_of: Mapping[str, str] = field(default_factory=dict)
     """What the key is a hash of, part by part; empty where that is said of the cache."""
 
 
@@ -108,15 +135,13 @@ class Opened:
     stages: tuple[CompilerStage, ...] = ()
     passes: tuple[Pass, ...] = ()
     instructions: tuple[Instruction, ...] = ()
-    cache_key: str = ""
-    """Of Triton: the name of the folder that keeps the kernel in its cache."""
-    key_parts: Mapping[str, str] = field(default_factory=dict)
-    """What that is a hash of."""
     cached: tuple[CacheEntry, ...] = ()
-    """What is on this machine's disk."""
+    """What is on this machine's disk; of Triton also what it would keep."""
     failure: StageFailure | None = None
     unavailable: str = ""
     """Why no stage can be shown; empty if one can."""
+    symbol: str = ""
+    """The kernel's name in the cubin."""
 
     def stage(self, name: str) -> CompilerStage | None:
         return next((stage for stage in self.stages if stage.name == name), None)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 
-from compare.pipeline import highlight, passes
+from compare.pipeline import highlight, reading
 from compare.pipeline.caches import caches
 from compare.pipeline.differences import differences
 from compare.pipeline.highlight import CodeText
 from compare.pipeline.records import CacheEntry, CompilerStage, Opened
-from compare.pipeline.tracing import SourceLine, source_map
 from compare.registry import ROOT
 from compare.report import terminal
 from compare.report.tables import NOTHING, Table, number
@@ -39,61 +37,47 @@ def put(opened: Sequence[Opened], signature: str, shown: str, name: str) -> None
         shown: ``overview``, ``stage``, ``passes``, ``pass_name``, ``source_map`` or ``caches``.
         name: of the stage or of the pass.
     """
-    texts = {
-        "stage": lambda: [stage_text(one, stage) for one in opened if (stage := one.stage(name))],
-        "pass_name": lambda: [text for one in opened for text in pass_diffs(one, name)],
-        "source_map": lambda: [mapped(one) for one in opened if one.instructions],
-    }
     if shown == "overview":
-        terminal.put(lambda width: render(opened, signature, width))
+        terminal.put(lambda width: overview(opened, signature, width))
         return
     if shown == "caches":
         terminal.put(lambda width: on_disk(opened, width))
     elif shown == "passes":
         terminal.put(lambda width: "\n\n".join(pass_table(one, width) for one in opened if one.passes))
+    elif shown == "stage":
+        highlight.put([stage_text(one, stage) for one in opened if (stage := one.stage(name))])
+    elif shown == "pass_name":
+        highlight.put([text for one in opened for text in pass_diffs(one, name)])
     else:
-        highlight.put(texts[shown]())
-    failed = [one for one in opened if one.failure]
-    if failed:
-        terminal.put(lambda width: "\n".join(["", *(failure(one, width) for one in failed)]))
+        highlight.put([mapped(one) for one in opened if one.instructions])
+    if any(one.failure for one in opened):
+        terminal.put(lambda width: "\n".join(["", *failures(opened, width)]))
 
 
-def render(opened: Sequence[Opened], signature: str, width: int) -> str:
+def overview(opened: Sequence[Opened], signature: str, width: int) -> str:
     """Stages of every kernel, the instruction mix, and what differs; no line wider than ``width``."""
     prose = min(width, PROSE_WIDTH)
     archs = list(dict.fromkeys(one.arch for one in opened))
-    mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
-    tables = [*map(_stages, _by_kernel(opened)), *filter(None, mixes)]
+    tables = [*_stages(opened), *_mixes(opened, archs)]
     blocks = [f"{opened[0].op}  {signature}\n{opened[0].case}, compiled for {', '.join(archs)}"]
     blocks += [laid_out(table, width) for table in tables]
-    failed = [failure(one, prose) for one in opened if one.failure]
-    if failed:
-        blocks.append("\n".join(["Failed", *failed]))
-    why_not = [paragraph(f"{who}: {why}", prose, "  ") for why, who in reasons(opened).items()]
-    if why_not:
-        blocks.append("\n".join(["Not compiled", *why_not]))
     legend = " ".join(dict.fromkeys(line for table in tables for line in table.legend))
-    blocks += [paragraph(legend, prose)] if legend else []
-    for arch in archs:
-        lines = [f"What differs on {arch}"]
-        for difference in differences(opened):
-            if difference.arch == arch:
-                lines.append(f"  {difference.what}")
-                lines += [paragraph(line, prose, "    ") for line in difference.evidence]
-        if len(lines) > 1:
-            blocks.append("\n".join(lines))
-    return "\n\n".join([*blocks, *_on_disk(opened, prose)])
-
-
-def _on_disk(opened: Sequence[Opened], width: int) -> list[str]:
-    """Where each compiler keeps what it made of these kernels, a line each; nothing where none could."""
-    lines = ["On disk (--caches shows keys and files)"]
+    sections = {
+        "Failed": failures(opened, prose),
+        "Not compiled": [paragraph(f"{who}: {why}", prose, "  ") for why, who in reasons(opened).items()],
+        "": [paragraph(legend, prose)] if legend else [],
+    }
+    for difference in differences(opened):
+        lines = sections.setdefault(f"What differs on {difference.arch}", [])
+        lines += [f"  {difference.what}", *(paragraph(each, prose, "    ") for each in difference.evidence)]
+    on_this_disk = sections.setdefault("On disk (--caches shows keys and files)", [])
     for name, cache in caches().items():
-        kept = [one for one in opened if any(entry.cache == name and entry.files for entry in one.cached)]
-        if any(entry.cache == name for one in opened for entry in one.cached):
+        if entries := [(one, entry) for one in opened for entry in one.cached if entry.cache == name]:
+            kept = len({id(one) for one, entry in entries if entry.files})
             where = f"{cache.folder} ({cache.variable})"
-            lines.append(paragraph(f"{name}: {len(kept)} of these kernels, in {where}", width, "  "))
-    return ["\n".join(lines)] if len(lines) > 1 else []
+            on_this_disk.append(paragraph(f"{name}: {kept} of these kernels, in {where}", prose, "  "))
+    blocks += ["\n".join(filter(None, [title, *lines])) for title, lines in sections.items() if lines]
+    return "\n\n".join(blocks)
 
 
 def on_disk(opened: Sequence[Opened], width: int) -> str:
@@ -105,22 +89,21 @@ def on_disk(opened: Sequence[Opened], width: int) -> str:
         rows.append((name, str(cache.folder), cache.variable, str(count), _bytes(total)))
     headers = ("whose", "folder", "set by", "files", "size")
     table = Table("What compilers keep on disk", headers, tuple(rows), ("folder", "set by"))
-    blocks = [laid_out(table, width)]
     keys = [paragraph(f"{name}: {c.made_of}", prose, "  ") for name, c in caches().items() if c.made_of]
-    blocks.append("\n".join(["Keys are hashes of", *keys]))
+    blocks = [laid_out(table, width), "\n".join(["Keys are hashes of", *keys])]
     for one in opened:
-        lines = [cached(entry, prose) for entry in one.cached]
-        if one.unavailable or lines:
+        if one.unavailable or one.cached:
             whose = f"{one.label} for {one.arch}: {one.unavailable or one.kernel}"
+            lines = [cached(entry, prose) for entry in one.cached]
             blocks.append("\n".join([paragraph(whose, prose, hanging="  "), *lines]))
     return "\n\n".join(blocks)
 
 
 def cached(entry: CacheEntry, width: int) -> str:
     """What is kept under one key, and what the key is made of."""
-    lines = [paragraph(f"{entry.cache}: {entry.what}", width, "  "), f"    key  {entry.key}"]
     where = "in  " if entry.files else "not kept here; it would be"
-    lines.append(f"    {where} {entry.place}")
+    lines = [paragraph(f"{entry.cache}: {entry.what}", width, "  "), f"    key  {entry.key}"]
+    lines += [f"    {where} {entry.place}"]
     lines += [f"      {_bytes(count):>9}  {name}" for name, count in entry.files.items()]
     names = max(map(len, entry.made_of), default=0)
     for name, value in entry.made_of.items():
@@ -135,12 +118,16 @@ def _bytes(count: int) -> str:
     return f"{count / 1e3:.1f} KB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
 
-def failure(one: Opened, width: int) -> str:
-    """The stage at which a kernel's compiler stopped, and its message."""
-    assert one.failure is not None
-    where = f", at {one.failure.line}" if one.failure.line else ""
-    head = paragraph(f"{one.label} for {one.arch} stopped at {one.failure.stage}{where}:", width, "  ")
-    return head + "\n" + "\n".join(f"    {line}" for line in one.failure.message.splitlines())
+def failures(opened: Sequence[Opened], width: int) -> list[str]:
+    """The stage at which each compiler stopped, and its message."""
+    lines = []
+    for one in opened:
+        if one.failure:
+            where = f", at {one.failure.line}" if one.failure.line else ""
+            head = f"{one.label} for {one.arch} stopped at {one.failure.stage}{where}:"
+            lines.append(paragraph(head, width, "  "))
+            lines += [f"    {line}" for line in one.failure.message.splitlines()]
+    return lines
 
 
 def stage_text(one: Opened, stage: CompilerStage) -> CodeText:
@@ -169,26 +156,24 @@ def pass_table(one: Opened, width: int) -> str:
 
 def pass_diffs(one: Opened, name: str) -> list[CodeText]:
     """What each run of a pass changed."""
-    found = []
+    texts = []
     for count, ran in enumerate(one.passes, 1):
         if ran.name == name:
             whose = f"{one.label}  {one.kernel}  {one.arch}"
             head = f"// {whose}  pass {count}, in {ran.stage}: {name} ({ran.title})"
             unknown = "// this Triton does not show what it changed" if ran.after is None else ""
-            found.append(CodeText(head, unknown or passes.diff(ran) or "// it changed nothing", "diff"))
-    return found
+            texts.append(CodeText(head, unknown or reading.diff(ran) or "// it changed nothing", "diff"))
+    return texts
 
 
 def mapped(one: Opened) -> CodeText:
     """Each source line with the PTX and the machine code that it became."""
-    blocks = [_mapped_line(line) for line in source_map(one)]
-    return CodeText(f"// {one.label}  {one.kernel}  {one.arch}", "\n" + "\n\n".join(blocks))
-
-
-def _mapped_line(line: SourceLine) -> str:
-    place = f"{shortened(line.file)}:{line.line}" if line.line else "no source line named by the compiler"
-    became = [*(f"    ptx   {text}" for text in line.ptx), *(f"    sass  {text}" for text in line.sass)]
-    return "\n".join([f"{place}  {line.text}".rstrip(), *became])
+    blocks = []
+    for line in reading.source_map(one):
+        place = f"{shortened(line.file)}:{line.line}" if line.line else "no source line named by the compiler"
+        became = [*(f"    ptx   {text}" for text in line.ptx), *(f"    sass  {text}" for text in line.sass)]
+        blocks.append("\n".join(["", f"{place}  {line.text}".rstrip(), *became]))
+    return CodeText(f"// {one.label}  {one.kernel}  {one.arch}", "\n".join(blocks))
 
 
 def shortened(file: str) -> str:
@@ -200,57 +185,52 @@ def shortened(file: str) -> str:
 # --------------------------------------------------------------------------- tables
 
 
-def _by_kernel(opened: Sequence[Opened]) -> list[list[Opened]]:
-    """Each kernel for all its architectures."""
+def _stages(opened: Sequence[Opened]) -> Iterable[Table]:
+    """Of each kernel, for all its architectures."""
     labels = list(dict.fromkeys(one.label for one in opened))
-    groups: dict[tuple[int, str], list[Opened]] = {}
-    for one in opened:
+    groups: dict[tuple[str, str], list[Opened]] = {}
+    for one in sorted(opened, key=lambda one: labels.index(one.label)):
         if one.stages:
-            groups.setdefault((labels.index(one.label), one.kernel), []).append(one)
-    return [groups[key] for key in sorted(groups, key=itemgetter(0))]
-
-
-def _stages(of_kernel: Sequence[Opened]) -> Table:
-    names = list(dict.fromkeys(stage.name for one in of_kernel for stage in one.stages))
-    rows = []
-    for name in names:
-        found = [stage for one in of_kernel if (stage := one.stage(name))]
-        ops = list(found[-1].ops.items())[:_MOST_OPS]
-        ms = _each(number(stage.took_ms, 2) for stage in found)
-        sizes = _each(str(len(stage.content)) for stage in found)
-        lines = _each(NOTHING if stage.lines is None else str(stage.lines) for stage in found)
-        frequent = ", ".join(f"{count} {op}" for op, count in ops)
-        rows.append((name, found[-1].made_by, ms, sizes, lines, frequent))
-    archs = ", ".join(dict.fromkeys(one.arch for one in of_kernel))
-    title = f"{of_kernel[0].label}: {of_kernel[0].kernel} for {archs}"
-    headers = ("stage", "made by", "ms", "bytes", "lines", "most frequent")
-    return Table(title, headers, tuple(rows), ("made by", "most frequent"), (_STAGES_LEGEND,))
+            groups.setdefault((one.label, one.kernel), []).append(one)
+    for (label, kernel), of_kernel in groups.items():
+        rows = []
+        for name in dict.fromkeys(stage.name for one in of_kernel for stage in one.stages):
+            stages = [stage for one in of_kernel if (stage := one.stage(name))]
+            ms = _each(number(stage.took_ms, 2) for stage in stages)
+            sizes = _each(str(len(stage.content)) for stage in stages)
+            lines = _each(NOTHING if stage.lines is None else str(stage.lines) for stage in stages)
+            frequent = ", ".join(f"{count} {op}" for op, count in list(stages[-1].ops.items())[:_MOST_OPS])
+            rows.append((name, stages[-1].made_by, ms, sizes, lines, frequent))
+        title = f"{label}: {kernel} for {', '.join(dict.fromkeys(one.arch for one in of_kernel))}"
+        headers = ("stage", "made by", "ms", "bytes", "lines", "most frequent")
+        yield Table(title, headers, tuple(rows), ("made by", "most frequent"), (_STAGES_LEGEND,))
 
 
 def _each(values: Iterable[str]) -> str:
-    found = list(values)
-    return found[0] if len(set(found)) == 1 else " / ".join(found)
+    given = list(values)
+    return given[0] if len(set(given)) == 1 else " / ".join(given)
 
 
-def _mix(arch: str, opened: Sequence[Opened]) -> Table | None:
-    """Kinds of instructions down, kernels across."""
-    columns = [one for one in opened if one.instructions]
-    if not columns:
-        return None
-    mixes = [kinds(one.instructions) for one in columns]
-    order = in_order(name for found in mixes for name in found)
-    rows = [(name, *(str(found.get(name, NOTHING)) for found in mixes)) for name in order]
-    rows.append(("all", *(str(len(one.instructions)) for one in columns)))
-    several = len({one.label for one in columns}) < len(columns)
-    headers = [f"{one.label}\n{one.kernel}" if several else one.label.replace(".", "\n.") for one in columns]
-    title = f"Instructions on {arch}"
-    return Table(title, ("instructions", *headers), tuple(rows), legend=(_MIX_LEGEND,))
+def _mixes(opened: Sequence[Opened], archs: Sequence[str]) -> Iterable[Table]:
+    """Kinds of instructions down, kernels across; a table for each architecture."""
+    for arch in archs:
+        columns = [one for one in opened if one.arch == arch and one.instructions]
+        mixes = [kinds(one.instructions) for one in columns]
+        order = in_order(name for each in mixes for name in each)
+        rows = [(name, *(str(each.get(name, NOTHING)) for each in mixes)) for name in order]
+        rows.append(("all", *(str(len(one.instructions)) for one in columns)))
+        headers = [one.label.replace(".", "\n.") for one in columns]
+        if len({*headers}) < len(headers):
+            headers = [f"{one.label}\n{one.kernel}" for one in columns]
+        if columns:
+            title = f"Instructions on {arch}"
+            yield Table(title, ("instructions", *headers), tuple(rows), legend=(_MIX_LEGEND,))
 
 
 def reasons(opened: Sequence[Opened]) -> dict[str, str]:
     """By reason, the rows without a stage."""
-    found: dict[str, list[str]] = {}
+    whose: dict[str, dict[str, None]] = {}
     for one in opened:
         if one.unavailable:
-            found.setdefault(one.unavailable, []).append(one.label)
-    return {why: ", ".join(dict.fromkeys(labels)) for why, labels in found.items()}
+            whose.setdefault(one.unavailable, {})[one.label] = None
+    return {why: ", ".join(labels) for why, labels in whose.items()}

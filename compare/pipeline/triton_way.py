@@ -1,4 +1,4 @@
-"""A Triton kernel stage by stage: Python, AST, TTIR, TTGIR, LLVM IR, PTX, cubin, SASS."""
+"""A Triton kernel stage by stage: Python, AST, TTIR, TTGIR, LLVM IR, PTX, cubin."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import itertools
 import re
 import textwrap
 import time
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from compare.model.op import TritonLaunch
-from compare.pipeline import counts, passes
+from compare.pipeline import reading, triton_adapter
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
-from compare.pipeline.shared import with_sass
-from compare.pipeline.triton_adapter import MARK, Watched, key_of, watched
+from compare.pipeline.triton_adapter import MARK, Watched, cache_entry, watched
 from compare.resources.compiler_process import compile_triton
 
-STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
+STAGES = ("source", "ast", *triton_adapter.STAGES, "sass")
 
 _MADE_BY = {
     "frontend": "Triton's code generator",
@@ -35,80 +33,64 @@ _MADE_BY = {
 _fresh = itertools.count()
 
 
-def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -> Future[list[Opened]]:
+def compiled(launch: TritonLaunch, blank: Opened, dump: bool) -> Opened:
     """Every stage of Triton for a launch; the stage that fails is the failure.
 
     Args:
         launch: as captured.
         blank: op, label, case and architecture.
         dump: with every pass, which takes longer.
-        later: disassembles, and reads what the passes printed, while this thread compiles the next kernel.
     """
     text = "".join(launch.kernel.raw_src)
     begin = time.perf_counter()
     tree = ast.parse(textwrap.dedent(text))
     parsing_ms = (time.perf_counter() - begin) * 1e3
     file, line = launch.kernel.fn.__code__.co_filename, launch.kernel.starting_line_number
-    first = [
-        CompilerStage("source", "Python", text.encode(), file=file, first_line=line),
-        CompilerStage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
-    ]
-    failure, made = None, None
+    source = CompilerStage("source", "Python", text.encode(), file=file, first_line=line)
+    parsed = CompilerStage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms)
+    failure, cached = None, []
     with watched(dump) as seen:
         try:
             # Triton prints what it raises as well.
             with contextlib.redirect_stdout(io.StringIO()):
-                made, _ = compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
+                kernel, _ = compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
+            cached.append(cache_entry(kernel))
         except Exception as error:
             failure = error
-    key, parts = key_of(made) if made else ("", {})
-    opened = replace(
+    name = launch.kernel.fn.__name__
+    return replace(
         blank,
-        kernel=launch.kernel.fn.__name__,
-        stages=(*first, *(_stage(*step) for step in seen.made)),
-        cache_key=key,
-        key_parts=parts,
+        kernel=name,
+        symbol=name,
+        stages=(source, parsed, *map(_stage, seen.results)),
+        passes=reading.passes(seen.noise) if dump else (),
+        cached=tuple(cached),
         failure=_failure(failure, seen, launch.kernel) if failure else None,
     )
-    return later.submit(_finished, [opened], [seen.noise], dump)
-
-
-def _finished(opened: Sequence[Opened], noises: Sequence[str], dump: bool) -> list[Opened]:
-    return [
-        replace(with_sass(one, one.kernel), passes=passes.read(noise) if dump else ())
-        for one, noise in zip(opened, noises, strict=False)
-    ]
 
 
 def each_compiled(seen: Watched, blank: Opened, dump: bool) -> list[Opened]:
-    """The kernels in ``seen``, compiled on behalf of Inductor, each from its TTIR on."""
-    made: list[list[CompilerStage]] = []
-    for step in seen.made:
-        stage = _stage(*step)
-        if stage.name == "frontend" or not made:
-            made.append([])
-        made[-1].append(stage)
-    kernels = []
-    for stages in made:
-        texts = (stage.text for stage in stages)
-        name = next((match[1] for text in texts if (match := re.search(r"tt\.func public @(\w+)", text))), "")
-        kernels.append(replace(blank, kernel=name, stages=tuple(stages)))
+    """The kernels in ``seen``; those of one name, which are configurations of one kernel, are numbered."""
+    kernels: list[Opened] = []
+    for stage in map(_stage, seen.results):
+        if stage.name == "frontend":
+            name = re.search(r"tt\.func public @(\w+)", stage.text)
+            kernels.append(replace(blank, symbol=name[1] if name else ""))
+        kernels[-1] = kernels[-1].plus(stage)
+    of_name, numbers = Counter(one.symbol for one in kernels), Counter[str]()
     noises = re.split(rf"(?m)^{re.escape(MARK)}frontend$", seen.noise)[1:]
-    return _told_apart(_finished(kernels, noises, dump))
+    for i, (one, noise) in enumerate(zip(kernels, noises, strict=True)):
+        numbers[one.symbol] += 1
+        several = f" ({numbers[one.symbol]} of {of_name[one.symbol]})" if of_name[one.symbol] > 1 else ""
+        passes = reading.passes(noise) if dump else ()
+        kernels[i] = replace(one, kernel=one.symbol + several, passes=passes)
+    return kernels
 
 
-def _told_apart(found: Sequence[Opened]) -> list[Opened]:
-    """The same, those of one name numbered: configurations of a kernel that is tuned."""
-    names = [one.kernel for one in found]
-    numbers = [f" ({names[:i].count(name) + 1} of {names.count(name)})" for i, name in enumerate(names)]
-    several = [number if names.count(name) > 1 else "" for name, number in zip(names, numbers, strict=True)]
-    return [replace(one, kernel=one.kernel + more) for one, more in zip(found, several, strict=True)]
-
-
-def _stage(name: str, made: str | bytes, seconds: float) -> CompilerStage:
-    content = made if isinstance(made, bytes) else made.encode()
-    ops = {} if isinstance(made, bytes) else counts.of(name, made)
-    return CompilerStage(name, _MADE_BY.get(name, f"make_{name}"), content, seconds * 1e3, ops)
+def _stage(result: tuple[str, str | bytes, float]) -> CompilerStage:
+    name, content, seconds = result
+    binary = content if isinstance(content, bytes) else content.encode()
+    return CompilerStage(name, _MADE_BY[name], binary, seconds * 1e3)
 
 
 def _failure(error: Exception, seen: Watched, kernel: Any) -> StageFailure:
@@ -123,5 +105,5 @@ def _failure(error: Exception, seen: Watched, kernel: Any) -> StageFailure:
     elif place := re.search(r'"?([^\s":(]+\.py)"?:(\d+)', seen.noise):
         line = f"{place[1]}:{place[2]}"
     # MLIR's messages are on stderr; the exception says only that it failed.
-    said = [row for row in seen.noise.splitlines() if re.search(r"\b(error|fatal)\b", row)]
-    return StageFailure(seen.began, "\n".join([f"{type(error).__name__}: {error}", *said]).strip(), line)
+    messages = [row for row in seen.noise.splitlines() if re.search(r"\b(error|fatal)\b", row)]
+    return StageFailure(seen.began, "\n".join([f"{type(error).__name__}: {error}", *messages]).strip(), line)

@@ -25,11 +25,11 @@ def key(*parts: str) -> str:
 @functools.cache
 def versions(*packages: str) -> str:
     """Versions of Python and of each installed package, a line each."""
-    found = [sys.version]
+    lines = [sys.version]
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{package} {importlib.metadata.version(package)}")
-    return "\n".join(found)
+            lines.append(f"{package} {importlib.metadata.version(package)}")
+    return "\n".join(lines)
 
 
 @functools.cache

@@ -58,9 +58,9 @@ class Arena:
         place = driver.CUmemLocation()
         place.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         place.id = torch.cuda.current_device() if device.index is None else device.index
-        wanted = driver.CUmemAllocationProp()
-        wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        wanted.location = place
+        properties = driver.CUmemAllocationProp()
+        properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location = place
         access = driver.CUmemAccessDesc()
         access.location = place
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -70,7 +70,7 @@ class Arena:
         if address != BASE:
             driver.cuMemAddressFree(address, self._reserved)
             raise RuntimeError(f"the driver reserves address {address:#x} and not {BASE:#x}")
-        self._memory = checked(driver.cuMemCreate(nbytes, wanted, 0), f"{size} of GPU memory")
+        self._memory = checked(driver.cuMemCreate(nbytes, properties, 0), f"{size} of GPU memory")
         checked(driver.cuMemMap(BASE, nbytes, 0, self._memory, 0), "mapping it")
         checked(driver.cuMemSetAccess(BASE, nbytes, [access], 1), "making it accessible")
 
@@ -138,14 +138,14 @@ class Pool:
 
     def live(self) -> list[tuple[int, int]]:
         """Address and size of every allocation that is in use."""
-        found = []
+        blocks = []
         for segment in torch.cuda.memory_snapshot(self._pool.id):
             address = segment["address"]
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
-                    found.append((address, block["size"]))
+                    blocks.append((address, block["size"]))
                 address += block["size"]
-        return found
+        return blocks
 
 
 def library() -> Path:

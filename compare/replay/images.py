@@ -43,13 +43,13 @@ def _of_triton(source: TritonSource, arch: str) -> bytes:
 
 
 def _of_cuda(source: CudaSource) -> bytes:
-    made = build.compile_nvrtc(source.code, source.names, source.options)
-    if not made.cubin:
+    program = build.compile_nvrtc(source.code, source.names, source.options)
+    if not program.cubin:
         raise ValueError("it was compiled for no architecture: leave -arch to cupy")
-    may_have_variables = any(name in made.cubin for name in _VARIABLES)
-    if may_have_variables and _READS_ONE.search(disassembled(made.cubin)):
+    may_have_variables = any(name in program.cubin for name in _VARIABLES)
+    if may_have_variables and _READS_ONE.search(disassembled(program.cubin)):
         raise NotImplementedError(
             "its CUDA source uses a __device__ or __constant__ variable, or printf: host code or an earlier "
             "call may have changed it. Pass a tensor instead"
         )
-    return made.cubin
+    return program.cubin

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Literal
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from compare.checking.reference import Outputs
 from compare.replay.arena import BASE
@@ -18,6 +18,8 @@ MOST_KEPT_BYTES = 512 << 10
 _WORD = 8
 _PARAMETER_BYTES = 32_764
 """Largest parameters of a kernel (CUDA C++ Programming Guide, since CUDA 12.1)."""
+_LARGEST = 1 << 40
+"""Addresses from `BASE` on that count as the arena's where two recordings are compared."""
 
 
 class KernelLaunch(Struct, frozen=True, tag=True):
@@ -131,7 +133,8 @@ def problem(recording: Recording, inputs_bytes: int, arena_bytes: int, expected:
     if len(recording.nodes) > MOST_NODES:
         return f"its call has {len(recording.nodes)} GPU operations, and the most is {MOST_NODES}"
     if sum(len(kept.content) for kept in recording.kept) > MOST_KEPT_BYTES:
-        return _too_much_kept
+        most = f"{MOST_KEPT_BYTES >> 10} KiB of GPU memory"
+        return f"it keeps more than {most} between calls: allocate it in the call"
     if len(recording.outputs) != len(expected):
         return f"it has {len(recording.outputs)} outputs, expected {len(expected)}"
     for output, (name, x) in zip(recording.outputs, expected.items(), strict=True):
@@ -142,20 +145,16 @@ def problem(recording: Recording, inputs_bytes: int, arena_bytes: int, expected:
     for address, nbytes in _written(recording):
         if not BASE + inputs_bytes <= address <= address + nbytes <= BASE + recording.used_bytes:
             return f"it writes to {address:#x}, outside its own memory"
-    for copy in (node for node in recording.nodes if isinstance(node, Copy)):
-        if not BASE <= copy.origin <= copy.origin + copy.nbytes <= BASE + recording.used_bytes:
-            return f"it copies from {copy.origin:#x}, outside its own memory"
-    for kernel in (node for node in recording.nodes if isinstance(node, KernelLaunch)):
-        if not 0 <= kernel.source < len(recording.sources):
-            return f"{kernel.name} has no source"
-        if sum(map(len, kernel.parameters)) > _PARAMETER_BYTES or min(kernel.grid + kernel.block) < 1:
-            return f"{kernel.name} has a launch that no GPU takes"
+    for node in recording.nodes:
+        if isinstance(node, Copy):
+            if not BASE <= node.origin <= node.origin + node.nbytes <= BASE + recording.used_bytes:
+                return f"it copies from {node.origin:#x}, outside its own memory"
+        elif isinstance(node, KernelLaunch):
+            if not 0 <= node.source < len(recording.sources):
+                return f"{node.name} has no source"
+            if sum(map(len, node.parameters)) > _PARAMETER_BYTES or min(node.grid + node.block) < 1:
+                return f"{node.name} has a launch that no GPU takes"
     return None
-
-
-_too_much_kept = (
-    f"it keeps more than {MOST_KEPT_BYTES >> 10} KiB of GPU memory between calls: allocate it in the call"
-)
 
 
 def _written(recording: Recording) -> Iterator[tuple[int, int]]:
@@ -182,14 +181,10 @@ def difference(one: Recording, other: Recording) -> str | None:
                 return f"{mine.name} on some inputs, and {theirs.name} on others"
             if _shape(mine) != _shape(theirs):
                 return f"{mine.name} is launched as {_shape(mine)} on some inputs, {_shape(theirs)} on others"
-            if any(_apart(*both) for both in zip(mine.parameters, theirs.parameters, strict=True)):
+            if any(map(_apart, mine.parameters, theirs.parameters)):
                 return f"a parameter of {mine.name} differs on other inputs"
         elif isinstance(mine, Memset) and isinstance(theirs, Memset):
-            if (mine.value, mine.element_bytes, mine.count) != (
-                theirs.value,
-                theirs.element_bytes,
-                theirs.count,
-            ):
+            if replace(mine, address=theirs.address) != theirs:
                 return "a memset differs on other inputs"
         elif not (isinstance(mine, Copy) and isinstance(theirs, Copy) and mine.nbytes == theirs.nbytes):
             return "its GPU operations differ on other inputs"
@@ -204,23 +199,13 @@ def _shape(kernel: KernelLaunch) -> tuple[object, ...]:
 
 def words(parameter: bytes) -> list[int]:
     """The aligned 64-bit words of a parameter: where it has addresses, they are among these."""
-    return [
-        int.from_bytes(parameter[begin:end], "little")
-        for begin, end in pairwise(range(0, len(parameter) + 1, _WORD))
-    ]
+    whole = len(parameter) // _WORD * _WORD
+    return [int.from_bytes(parameter[at : at + _WORD], "little") for at in range(0, whole, _WORD)]
 
 
 def _apart(one: bytes, other: bytes) -> bool:
-    """Whether two values of a parameter differ by more than addresses in the arena."""
+    """Whether two values of a parameter, of one size, differ by more than addresses in the arena."""
     tail = len(one) // _WORD * _WORD
-    if one[tail:] != other[tail:]:
-        return True
+    arena = range(BASE, BASE + _LARGEST)
     pairs = zip(words(one), words(other), strict=True)
-    return any(a != b and not (_in_arena(a) and _in_arena(b)) for a, b in pairs)
-
-
-_LARGEST = 1 << 40
-
-
-def _in_arena(word: int) -> bool:
-    return BASE <= word < BASE + _LARGEST
+    return one[tail:] != other[tail:] or any(a != b and not (a in arena and b in arena) for a, b in pairs)

@@ -104,13 +104,13 @@ class Player:
 
 def _attributes(kernel: KernelLaunch) -> list[Any]:
     """A launch's attributes beyond its shape."""
-    found = []
+    attributes = []
 
     def attribute(name: str) -> Any:
-        made = driver.CUlaunchAttribute()
-        made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
-        found.append(made)
-        return made.value
+        each = driver.CUlaunchAttribute()
+        each.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+        attributes.append(each)
+        return each.value
 
     if prod(kernel.cluster):
         size = attribute("CLUSTER_DIMENSION").clusterDim
@@ -119,7 +119,7 @@ def _attributes(kernel: KernelLaunch) -> list[Any]:
         attribute("COOPERATIVE").cooperative = 1
     if kernel.overlap:
         attribute("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
-    return found
+    return attributes
 
 
 def _memset(node: Memset) -> Enqueue:

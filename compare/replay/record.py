@@ -75,13 +75,13 @@ class Recorder:
             ):
                 returned = call()
         except RuntimeError as error:
-            said = str(error).partition("\n")[0]
-            raise NotReplayable(f"its call cannot be captured as a CUDA graph: {said}") from error
+            reason = str(error).partition("\n")[0]
+            raise NotReplayable(f"its call cannot be captured as a CUDA graph: {reason}") from error
         current.wait_stream(self._stream)
         outputs = tuple(map(self._output, tensors_of(returned)))
-        found: list[Source] = []
-        nodes = tuple(self._node(node, overlap, found) for node, overlap in chain(graph.raw_cuda_graph()))
-        return Recording(nodes, tuple(found), outputs, kept, self._pool.end)
+        sources: list[Source] = []
+        nodes = tuple(self._node(node, overlap, sources) for node, overlap in chain(graph.raw_cuda_graph()))
+        return Recording(nodes, tuple(sources), outputs, kept, self._pool.end)
 
     def _kept(self, address: int, nbytes: int) -> Kept:
         content = self._arena.part(address - BASE, nbytes).cpu().numpy().tobytes()
@@ -95,65 +95,65 @@ class Recorder:
     def _has(self, address: int, nbytes: int) -> bool:
         return BASE <= address <= address + nbytes <= BASE + self._arena.nbytes
 
-    def _node(self, node: Any, overlap: bool, found: list[Source]) -> Node:
+    def _node(self, node: Any, overlap: bool, sources: list[Source]) -> Node:
         kind = checked(driver.cuGraphNodeGetType(node), "a graph's node")
         name = kind.name.removeprefix("CU_GRAPH_NODE_TYPE_")
         if name == "KERNEL":
-            return self._kernel(node, overlap, found)
+            return self._kernel(node, overlap, sources)
         if name == "MEMSET":
             return self._memset(checked(driver.cuGraphMemsetNodeGetParams(node), "a memset"))
         if name == "MEMCPY":
             return self._copy(checked(driver.cuGraphMemcpyNodeGetParams(node), "a copy"))
         raise NotReplayable(f"its call has {_REFUSED.get(name, f'a node of the kind {name}')}")
 
-    def _memset(self, told: Any) -> Memset:
-        count, address = int(told.width), int(told.dst)
-        if int(told.height) > 1:
+    def _memset(self, params: Any) -> Memset:
+        count, address = int(params.width), int(params.dst)
+        if int(params.height) > 1:
             raise NotReplayable("its call has a memset of separate rows: fill contiguous memory")
-        if not self._has(address, count * told.elementSize):
+        if not self._has(address, count * params.elementSize):
             raise NotReplayable("its call fills memory that it did not allocate by PyTorch")
-        return Memset(address, int(told.value), told.elementSize, count)
+        return Memset(address, int(params.value), params.elementSize, count)
 
-    def _copy(self, told: Any) -> Copy:
-        nbytes, origin, address = int(told.WidthInBytes), int(told.srcDevice), int(told.dstDevice)
+    def _copy(self, params: Any) -> Copy:
+        nbytes, origin, address = int(params.WidthInBytes), int(params.srcDevice), int(params.dstDevice)
         of_host = driver.CUmemorytype.CU_MEMORYTYPE_HOST
-        if of_host in (told.srcMemoryType, told.dstMemoryType):
+        if of_host in (params.srcMemoryType, params.dstMemoryType):
             raise NotReplayable("its call copies from or to the host: keep constants in parameters")
-        if max(told.Height, told.Depth) > 1:
+        if max(params.Height, params.Depth) > 1:
             raise NotReplayable("its call copies separate rows: copy contiguous memory, or by a kernel")
         if not (self._has(origin, nbytes) and self._has(address, nbytes)):
             raise NotReplayable("its call copies from or to memory that it did not allocate by PyTorch")
         return Copy(origin, address, nbytes)
 
-    def _kernel(self, node: Any, overlap: bool, found: list[Source]) -> KernelLaunch | Memset:
-        told = checked(driver.cuGraphKernelNodeGetParams(node), "a kernel's launch")
-        function = told.func
+    def _kernel(self, node: Any, overlap: bool, sources: list[Source]) -> KernelLaunch | Memset:
+        params = checked(driver.cuGraphKernelNodeGetParams(node), "a kernel's launch")
+        function = params.func
         if not int(function):
-            function = checked(driver.cuKernelGetFunction(told.kern), "a kernel's function")
+            function = checked(driver.cuKernelGetFunction(params.kern), "a kernel's function")
         name = checked(driver.cuFuncGetName(function), "a kernel's name").decode()
         error, module = driver.cuFuncGetModule(function)  # a library's may have none
         source = self._sources.of(int(module)) if error == driver.CUresult.CUDA_SUCCESS else None
         if source is None:
-            filled = parameters_of(function, int(told.kernelParams)) if _FILL.search(name) else []
+            filled = parameters_of(function, int(params.kernelParams)) if _FILL.search(name) else []
             if filling := self._filling(filled):
                 return filling
             raise NotReplayable(
                 f"its call launches {name[:120]}, a library's kernel: not compiled from its source"
             )
-        parameters = parameters_of(function, int(told.kernelParams))
+        parameters = parameters_of(function, int(params.kernelParams))
         for word in (word for parameter in parameters for word in words(parameter)):
             if not self._has(word, 0) and _is_memory(word):
                 raise NotReplayable(f"{name} takes memory that was not allocated by PyTorch in its thread")
-        if source not in found:
-            found.append(source)
+        if source not in sources:
+            sources.append(source)
         cluster = _attribute(node, "CLUSTER_DIMENSION").clusterDim
         return KernelLaunch(
             name,
-            found.index(source),
-            (told.gridDimX, told.gridDimY, told.gridDimZ),
-            (told.blockDimX, told.blockDimY, told.blockDimZ),
+            sources.index(source),
+            (params.gridDimX, params.gridDimY, params.gridDimZ),
+            (params.blockDimX, params.blockDimY, params.blockDimZ),
             (cluster.x, cluster.y, cluster.z),
-            told.sharedMemBytes,
+            params.sharedMemBytes,
             bool(_attribute(node, "COOPERATIVE").cooperative),
             overlap,
             tuple(parameters),
@@ -184,16 +184,16 @@ def parameters_of(function: Any, addresses: int) -> list[bytes]:
         function: a CUfunction.
         addresses: of an array of pointers, one for each parameter.
     """
-    found: list[bytes] = []
+    values: list[bytes] = []
     while True:
-        error, _, size = driver.cuFuncGetParamInfo(function, len(found))
+        error, _, size = driver.cuFuncGetParamInfo(function, len(values))
         if error != driver.CUresult.CUDA_SUCCESS:  # there are no more
-            return found
+            return values
         if not addresses:
             raise NotReplayable("a kernel is launched with a buffer of arguments: pass them one by one")
-        at = ctypes.c_void_p.from_address(addresses + 8 * len(found)).value
+        at = ctypes.c_void_p.from_address(addresses + 8 * len(values)).value
         assert at is not None
-        found.append(ctypes.string_at(at, size))
+        values.append(ctypes.string_at(at, size))
 
 
 def _attribute(node: Any, name: str) -> Any:
@@ -229,7 +229,7 @@ def chain(graph: int) -> list[tuple[Any, bool]]:
         if count == 0:
             return []
         raise NotReplayable("its GPU operations are no chain: use torch's current stream only")
-    found = [(roots[0], False)]
-    while int(found[-1][0]) in after:
-        found.append(after[int(found[-1][0])])
-    return found
+    order = [(roots[0], False)]
+    while int(order[-1][0]) in after:
+        order.append(after[int(order[-1][0])])
+    return order

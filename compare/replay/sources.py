@@ -98,6 +98,6 @@ def of_triton(files: Mapping[str, str]) -> TritonSource:
     known = json.loads(by_stage["json"].read_text())
     options = {name: known[name] for name in OPTIONS if known.get(name) is not None}
     # Warp specialization adds warps: the option is the number before.
-    if found := re.search(r'"ttg\.num-warps" = (\d+)', by_stage["ttgir"].read_text()):
-        options["num_warps"] = int(found[1])
+    if match := re.search(r'"ttg\.num-warps" = (\d+)', by_stage["ttgir"].read_text()):
+        options["num_warps"] = int(match[1])
     return TritonSource(by_stage[stage].read_text(), stage, options)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from compare.history.crossover import Crossing, Crossover, Standing, binding
+from compare.history.crossover import Crossover, Standing, bound, crossings
 from compare.model.op import WAYS
-from compare.model.result import Row
-from compare.report import markdown, terminal
-from compare.report.tables import NOTHING, Table, number
+from compare.model.result import CaseComparison, Row
+from compare.report import markdown
+from compare.report.layout import page
+from compare.report.tables import NOTHING, Block, Table, number, percent
+from compare.timing import figures
 
 _RECORDED = (
     "No GPU here: these are the sizes recorded on {}. With a GPU the same command also tries the sizes in "
@@ -18,27 +20,34 @@ _LEGEND = (
 )
 
 
-def render(found: Crossover, width: int) -> str:
-    prose = min(width, terminal.PROSE_WIDTH)
-    blocks = [terminal.paragraph(line, prose) for line in _head(found)]
-    blocks.append(terminal.laid_out(table(found), width))
-    blocks += [terminal.paragraph(line, prose, "  ") for line in findings(found)]
-    return "\n\n".join([*blocks, terminal.paragraph(_LEGEND, prose)])
+def render(crossover: Crossover, width: int) -> str:
+    return page(_blocks(crossover), width)
 
 
-def as_markdown(found: Crossover) -> str:
-    return markdown.document([*_head(found), markdown.table(table(found)), *findings(found), _LEGEND])
+def as_markdown(crossover: Crossover) -> str:
+    return markdown.document(_blocks(crossover))
 
 
-def table(found: Crossover) -> Table:
-    """A line for each size: the best of each way, and the fastest way."""
+def _blocks(crossover: Crossover) -> list[Block]:
+    """Where the figures are from, a line for each size, and some sentences for each crossover."""
+    head = ["INTERRUPTED: sizes finished so far."] if crossover.interrupted else []
+    if crossover.recorded_on:
+        head.append(_RECORDED.format(crossover.recorded_on))
+    elif crossover.runs:
+        head.append(f"Measured on {crossover.runs[0].environment.device}, {crossover.runs[0].created}.")
+    return [*head, _table(crossover), *(f"  {text}" for text in findings(crossover)), _LEGEND]
+
+
+def _table(crossover: Crossover) -> Table:
+    """The best of each way, and the fastest way."""
     headers = [header for way in WAYS for header in (way, f"{way}\nµs")]
-    return Table(
-        f"{found.op}: the fastest way as {found.dim} grows, else {found.base}",
-        (found.dim, "fastest", *headers),
-        tuple((str(s.size), leaders(s), *_best(s)) for s in found.standings),
-        ("fastest", *WAYS),
-    )
+    rows = []
+    for standing in crossover.standings:
+        best = (standing.best.get(way) for way in WAYS)
+        cells = [cell for row in best for cell in ((row.label, _us(row)) if row else (NOTHING, NOTHING))]
+        rows.append((str(standing.size), leaders(standing), *cells))
+    title = f"{crossover.op}: the fastest way as {crossover.dim} grows, else {crossover.base}"
+    return Table(title, (crossover.dim, "fastest", *headers), tuple(rows), ("fastest", *WAYS))
 
 
 def leaders(standing: Standing) -> str:
@@ -47,11 +56,12 @@ def leaders(standing: Standing) -> str:
     return f"{names} within noise" if len(standing.leaders) > 1 else names or NOTHING
 
 
-def findings(found: Crossover) -> list[str]:
+def findings(crossover: Crossover) -> list[str]:
     """Some sentences for each crossover; one if there is none."""
-    if found.crossings:
-        return [_crossing(found.dim, crossing) for crossing in found.crossings]
-    timed = [standing for standing in found.standings if standing.leaders]
+    dim = crossover.dim
+    if changes := crossings(crossover.standings):
+        return [_change(dim, sizes[0], sizes[-1]) for sizes in changes]
+    timed = [standing for standing in crossover.standings if standing.leaders]
     if not timed:
         return ["Nothing was timed."]
     always = frozenset.intersection(*(standing.leaders for standing in timed))
@@ -60,40 +70,32 @@ def findings(found: Crossover) -> list[str]:
     if any(standing.leaders != always for standing in timed):
         lead += ", alone or within noise of another,"
     who = f"{names} {lead} at every size" if always else "changes are within noise"
-    return [f"No crossover between {found.dim}={timed[0].size} and {found.dim}={timed[-1].size}: {who}."]
+    return [f"No crossover between {dim}={timed[0].size} and {dim}={timed[-1].size}: {who}."]
 
 
-def _crossing(dim: str, crossing: Crossing) -> str:
-    below, above = crossing.below, crossing.above
-    return (
+def _change(dim: str, below: Standing, above: Standing) -> str:
+    """The ways on both sides, and of each side the fastest implementation, its time and what binds it."""
+    text = (
         f"Between {dim}={below.size} and {dim}={above.size} the fastest way changes from {leaders(below)} to "
-        f"{leaders(above)}. {_side(dim, below)} {_side(dim, above)}"
+        f"{leaders(above)}."
     )
+    for standing in (below, above):
+        row = next(iter(standing.best.values()))
+        why = binding(standing.comparison, row)
+        text += f" At {dim}={standing.size} {row.label} takes {_us(row)} µs: {why}."
+    return text
 
 
-def _side(dim: str, standing: Standing) -> str:
-    """The fastest implementation at this size, its time and what binds it."""
-    row: Row = next(iter(standing.best.values()))
-    why = binding(row, standing.comparison.cost, standing.comparison.ceilings)
-    return f"At {dim}={standing.size} {row.label} takes {_us(row)} µs: {why}."
-
-
-def _best(standing: Standing) -> list[str]:
-    cells: list[str] = []
-    for way in WAYS:
-        row = standing.best.get(way)
-        cells += [row.label, _us(row)] if row else [NOTHING, NOTHING]
-    return cells
+def binding(case: CaseComparison, row: Row) -> str:
+    """What binds ``row``, with the figure."""
+    binds = bound(case, row)
+    if binds.limit == "launch" and row.timing and row.timing.launch_us:
+        return f"launch overhead binds ({row.timing.launch_us.median:.3g} µs)"
+    if binds.nearest is None:
+        return "the bound is not known"
+    of = "measured bandwidth" if binds.nearest == "bandwidth" else "peak (measured)"
+    return f"{binds.nearest} {'binds,' if binds.limit else 'is nearest, at'} {percent(binds.share)} of {of}"
 
 
 def _us(row: Row) -> str:
-    return number(row.timing.cold_us.median if row.timing and row.timing.cold_us else None, 4)
-
-
-def _head(found: Crossover) -> list[str]:
-    lines = ["INTERRUPTED: sizes finished so far."] if found.interrupted else []
-    if found.recorded_on:
-        lines.append(_RECORDED.format(found.recorded_on))
-    elif found.runs:
-        lines.append(f"Measured on {found.runs[0].environment.device}, {found.runs[0].created}.")
-    return lines
+    return number(figures.cold_us(row), 4)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Iterator, Mapping, Sequence
 
-from compare.model.result import CaseComparison, Comparison, Estimate, Row
+from compare.model.result import CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.report import lines
 from compare.report.lines import Line
 from compare.timing import figures
@@ -106,17 +107,6 @@ def _sizes(line: Line) -> Cells:
 
 
 def _kernels(row: Row) -> Cells:
-    for name in (
-        "kernel",
-        "arch",
-        "reader",
-        "registers",
-        "static_shared_bytes",
-        "dynamic_shared_bytes",
-        "spilled_bytes",
-        "local_bytes",
-        "occupancy",
-        "limiter",
-        "instruction",
-    ):
-        yield name, ";".join("" if (v := getattr(k, name)) is None else str(v) for k in row.resources)
+    for field in dataclasses.fields(KernelResources):
+        values = (getattr(kernel, field.name) for kernel in row.resources)
+        yield field.name, ";".join("" if value is None else str(value) for value in values)

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
-from compare.report import csv_file, markdown, terminal
-from compare.report.tables import NOTHING, Table, number, times
+from compare.report import csv_file, markdown
+from compare.report.layout import page
+from compare.report.tables import NOTHING, Block, Table, median, table, times
 
-_ORDER: tuple[Outcome, ...] = (
-    "broken",
-    "lost",
-    "slower",
-    "ambiguous",
-    "faster",
-    "fixed",
-    "new",
-    "same",
-    "untimed",
-)
 _UNCHANGED: tuple[Outcome, ...] = ("same", "untimed")
 _SAME_MACHINE = "Both ran on the same device, driver and versions, at the same clocks."
 _NOTHING_IN_BOTH = "Nothing was compared: none of these rows is in both files."
@@ -31,66 +23,59 @@ _LEGEND = (
 )
 
 
-def render(found: Diff, width: int, *, every: bool = False) -> str:
-    """The screen as plain text: what differs of the machines, the rows that changed, then the counts.
-
-    Args:
-        found: the changes.
-        width: of the terminal.
-        every: also rows that are the same or untimed.
-    """
-    prose = min(width, terminal.PROSE_WIDTH)
-    blocks = ["\n".join(terminal.paragraph(line, prose, hanging="  ") for line in _machines(found))]
-    shown = tables(found, every=every)
-    blocks += [terminal.laid_out(table, width) for table in shown]
-    blocks.append(terminal.paragraph(_sum(found, every=every), prose))
-    return "\n\n".join([*blocks, *([terminal.paragraph(_LEGEND, prose)] if shown else [])])
+def render(diff: Diff, width: int, *, every: bool = False) -> str:
+    """The screen as plain text; with ``every`` also rows that are the same or untimed."""
+    return page(_blocks(diff, every=every), width)
 
 
-def as_markdown(found: Diff) -> str:
-    parts = ["## What changed", "\n".join(f"- {line}" for line in _machines(found))]
-    parts += [markdown.table(table) for table in tables(found, every=True)]
-    return markdown.document([*parts, _sum(found, every=True), _LEGEND])
+def as_markdown(diff: Diff) -> str:
+    return markdown.document(["## What changed", *_blocks(diff, every=True)])
 
 
-def as_csv(found: Diff) -> str:
+def _blocks(diff: Diff, *, every: bool) -> list[Block]:
+    """What differs of the machines, the rows that changed, then the counts."""
+    shown = tables(diff, every=every)
+    met = [outcome for outcome in get_args(Outcome) if diff.counts.get(outcome)]
+    counts = [f"{diff.counts[outcome]} {outcome}" for outcome in met]
+    hidden = not every and any(outcome in met for outcome in _UNCHANGED)
+    rows = f"{len(diff.changes)} rows: {', '.join(counts)}.{' --all shows each.' if hidden else ''}"
+    return [_machines(diff), *shown, rows, *([_LEGEND] if shown else [])]
+
+
+def as_csv(diff: Diff) -> str:
     columns = [name for name, _ in _cells(Change("", "", "", "same"))]
-    return csv_file.table([dict(_cells(change)) for change in found.changes], columns)
+    return csv_file.table([dict(_cells(change)) for change in diff.changes], columns)
 
 
-def as_json(found: Diff) -> str:
-    document = {"environment": list(found.environment), "changes": list(map(encode, found.changes))}
+def as_json(diff: Diff) -> str:
+    document = {"environment": list(diff.environment), "changes": list(map(encode, diff.changes))}
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def tables(found: Diff, *, every: bool) -> list[Table]:
+def tables(diff: Diff, *, every: bool) -> list[Table]:
     """One table per op, its rows below a line for each case: those that changed, or ``every`` row."""
     shown: dict[str, dict[str, list[Change]]] = {}
-    for change in found.changes:
+    for change in diff.changes:
         if every or change.outcome not in _UNCHANGED:
             shown.setdefault(change.op, {}).setdefault(change.case, []).append(change)
     return [_table(op, by_case) for op, by_case in shown.items()]
 
 
 def _table(op: str, by_case: dict[str, list[Change]]) -> Table:
-    why = any(change.detail for changes in by_case.values() for change in changes)
-    columns = ("verdict", "speedup", "before µs", "now µs", *(["why"] if why else []))
+    columns: dict[str, Callable[[Change], str]] = {
+        "implementation": lambda each: f"- {each.label}{' *' if each.source_changed else ''}",
+        "verdict": lambda each: each.outcome.upper() if each.outcome in WORSE else each.outcome,
+        "speedup": _speedup,
+        "before µs": lambda each: median(each.old_us),
+        "now µs": lambda each: median(each.new_us),
+    }
+    if any(each.detail for changes in by_case.values() for each in changes):
+        columns["why"] = lambda each: each.detail
     rows: list[tuple[str, ...]] = []
     for case, changes in by_case.items():
-        rows.append((case, *("" for _ in columns)))
-        rows += [_line(change, why) for change in changes]
-    return Table(op, ("implementation", *columns), tuple(rows), ("verdict", "why"))
-
-
-def _line(change: Change, why: bool) -> tuple[str, ...]:
-    return (
-        f"- {change.label} *" if change.source_changed else f"- {change.label}",
-        change.outcome.upper() if change.outcome in WORSE else change.outcome,
-        _speedup(change),
-        number(change.old_us.median if change.old_us else None, 4),
-        number(change.new_us.median if change.new_us else None, 4),
-        *([change.detail] if why else []),
-    )
+        rows.append((case, *("" for _ in list(columns)[1:])))
+        rows += table("", changes, columns).rows
+    return Table(op, tuple(columns), tuple(rows), ("verdict", "why"))
 
 
 def _speedup(change: Change) -> str:
@@ -100,19 +85,14 @@ def _speedup(change: Change) -> str:
     return times(replace(change.ratio, samples=fewer))
 
 
-def _machines(found: Diff) -> list[str]:
-    if not found.in_both:
-        differ = ["These differ between their newest runs:"] if found.environment else []
-        return [_NOTHING_IN_BOTH, *differ, *found.environment]
-    if not found.environment:
-        return [_SAME_MACHINE]
-    return ["These differ between the two runs, and may explain the rows:", *found.environment]
-
-
-def _sum(found: Diff, *, every: bool) -> str:
-    counts = [f"{found.counts[outcome]} {outcome}" for outcome in _ORDER if found.counts.get(outcome)]
-    hidden = not every and any(found.counts.get(outcome) for outcome in _UNCHANGED)
-    return f"{len(found.changes)} rows: {', '.join(counts)}.{' --all shows each.' if hidden else ''}"
+def _machines(diff: Diff) -> str:
+    if not diff.in_both:
+        start = f"{_NOTHING_IN_BOTH} These differ between their newest runs:"
+    else:
+        start = "These differ between the two runs, and may explain the rows:"
+    if not diff.environment:
+        return _SAME_MACHINE if diff.in_both else _NOTHING_IN_BOTH
+    return "\n  ".join([start, *diff.environment])
 
 
 def _cells(change: Change) -> csv_file.Cells:

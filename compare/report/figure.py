@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from compare.history.map.survey import Map, Point
+from compare.history.map import Map, Point
 
 _PANEL = 7.2, 5.4  # inches, wide and high
 _SMALL_PANEL = 5.4, 3.9
@@ -31,7 +31,7 @@ _FONT = 8.0
 _GREY = "#777777"
 
 
-def save(found: Map, file: Path) -> None:
+def save(chart: Map, file: Path) -> None:
     """Draw `figure` into a file, as its ending says; one record makes one file.
 
     Raises:
@@ -41,12 +41,12 @@ def save(found: Map, file: Path) -> None:
     # Without a date, and with identifiers that are not drawn at random.
     undated = {"Date": None} if kind == "svg" else None
     with matplotlib.rc_context({"svg.hashsalt": "map"}):
-        figure(found).savefig(file, format=kind, dpi=150, metadata=undated)
+        figure(chart).savefig(file, format=kind, dpi=150, metadata=undated)
 
 
-def figure(found: Map) -> Any:
+def figure(chart: Map) -> Any:
     """A panel for each op, a point for each implementation, and a line through the Pareto front."""
-    ops = list(dict.fromkeys(point.op for point in found.points))
+    ops = list(dict.fromkeys(point.op for point in chart.points))
     columns = math.ceil(math.sqrt(len(ops)))  # as wide as a screen, which is wider than high as panels are
     rows = math.ceil(len(ops) / columns)
     wide, high = _PANEL if len(ops) <= _FEW else _SMALL_PANEL
@@ -56,21 +56,21 @@ def figure(found: Map) -> Any:
     handles: dict[str, Any] = {}
     labels = []
     for panel, op in zip(panels, ops, strict=False):
-        labels.append((panel, _panel(panel, [point for point in found.points if point.op == op])))
+        labels.append((panel, _panel(panel, [point for point in chart.points if point.op == op])))
         handles |= {handle.get_label(): handle for handle in panel.get_legend_handles_labels()[0]}
     for panel in panels[len(ops) :]:
         panel.set_visible(False)
-    drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
     for panel in panels[max(0, len(ops) - columns) : len(ops)]:
         panel.set_xlabel("effort: tokens to write (logarithmic)")
     for panel in panels[: len(ops) : columns]:
         panel.set_ylabel("speed: share of the ceiling")
-    title = [
-        f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}",
+    drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
+    some = "; (2/3): of 2 of these 3" * any(point.cases < point.of for point in chart.points)
+    drawn.suptitle(
+        f"What effort buys, as recorded on {chart.device}, {' to '.join(chart.dates)}\n"
         "effort: own code and the op's helpers; speed: the median of the cases in which launching does not "
-        + ("bind; (2/3): of 2 of these 3" if any(p.cases < p.of for p in found.points) else "bind"),
-    ]
-    drawn.suptitle("\n".join([*title, *(["* its source has changed since"] if found.changed else [])]))
+        f"bind{some}" + "\n* its source has changed since" * bool(chart.changed)
+    )
     drawn.draw_without_rendering()  # where everything is, is known only then
     for panel, texts in labels:
         _keep_apart(panel, texts)
@@ -95,9 +95,6 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
         label="Pareto front: the most for so many tokens",
         zorder=2,
     )
-    for one, other in _pairs(points):
-        ends = [one.tokens, other.tokens], [one.share, other.share]
-        panel.plot(*ends, color=_GREY, linestyle=":", linewidth=1, zorder=1, label="one kernel, two routes")
     panel.set_xscale("log")
     panel.set_xlim(min(point.tokens for point in points) / 2, edge)
     panel.set_ylim(-0.03, max(1.05, *(point.share * 1.08 for point in points)))
@@ -108,27 +105,23 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
     panel.grid(color="#dddddd", linewidth=0.5)
     panel.set_title(points[0].op)
     panel.set_title("1 case" if points[0].of == 1 else f"{points[0].of} cases", loc="right", fontsize=_FONT)
-    named_once = {other.label: one for one, other in _pairs(points)}
-    bold = {point.label for point in points if point.front}
-    bold |= {one.label for label, one in named_once.items() if label in bold}
-    named = sorted(
-        (p for p in points if p.label not in named_once), key=lambda point: point.label not in bold
-    )
-    return [_label(panel, point, point.label in bold) for point in named]
-
-
-def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """The points of a kernel that comes by two routes, through cupy and through pybind11."""
-    by_label = {point.label: point for point in points}
-    pairs = ((by_label.get(f"cupy.{label.partition('.')[2]}"), point) for label, point in by_label.items())
-    return [(one, other) for one, other in pairs if one and other.label.startswith("pybind.")]
+    kernels: dict[str, list[Point]] = {}
+    for point in sorted(points, key=lambda point: point.label.startswith("pybind.")):
+        kernels.setdefault(point.label.replace("pybind.", "cupy.", 1), []).append(point)
+    for routes in kernels.values():
+        if len(routes) > 1:
+            ends = [point.tokens for point in routes], [point.share for point in routes]
+            panel.plot(
+                *ends, color=_GREY, linestyle=":", linewidth=1, zorder=1, label="one kernel, two routes"
+            )
+    named = sorted(kernels.values(), key=lambda routes: not any(point.front for point in routes))
+    return [_label(panel, routes[0], any(point.front for point in routes)) for routes in named]
 
 
 def _label(panel: Any, point: Point, bold: bool) -> Any:
     """``onepass *``, and on how many of the cases where these are not all."""
-    text = point.label.partition(".")[2] + (" *" if point.changed else "")
-    if point.cases < point.of:
-        text += f" ({point.cases}/{point.of})"
+    route, _, text = point.label.partition(".")
+    text += " *" * point.changed + f" ({point.cases}/{point.of})" * (point.cases < point.of)
     return panel.annotate(
         text,
         (point.tokens, point.share),
@@ -136,7 +129,7 @@ def _label(panel: Any, point: Point, bold: bool) -> Any:
         textcoords="offset points",
         fontsize=_FONT,
         fontweight="bold" if bold else "normal",
-        color=_ROUTES[point.label.partition(".")[0]][2],
+        color=_ROUTES[route][2],
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
     )
 

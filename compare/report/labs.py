@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 from xml.etree import ElementTree
 
-from jinja2 import Environment
 from markdown_it import MarkdownIt
 
+from compare.labs.classroom import Pair
 from compare.labs.lab import Lab
-from compare.labs.marking import NOT_COUNTED, Marks, Part
+from compare.labs.marking import Marks, Part
 from compare.labs.prediction import ScoredPrediction
-from compare.labs.similarity import Pair
 from compare.labs.work import Work
 from compare.model.result import Comparison
-from compare.report import csv_file, markdown
+from compare.report import csv_file, markdown, terminal
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
+from compare.sandbox.words import printable
 
 _STYLE = Path(__file__).with_name("html") / "style.css"
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{{ title }}</title><style>{{ style }}
-h2 { margin: 2rem 0 .5rem; }
-td:last-child { white-space: normal; }
-</style></head>
-<body><main>{{ body }}</main></body></html>
-"""
+_SHOWN = 10
+"""Pairs with similar code on the screen."""
 
 
 # --------------------------------------------------------------------------- tables
@@ -51,24 +46,53 @@ def class_table(all_marks: Sequence[Marks], title: str) -> Table:
     return Table(title, ("student", "points", "share", "first problem"), tuple(rows), ("first problem",))
 
 
+def put(table: Table, explained: Collection[str] | None = None) -> None:
+    """Print a table whose last column is prose: that stands below the lines.
+
+    Args:
+        explained: the lines whose prose is shown; None: all.
+    """
+    narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
+
+    def render(width: int) -> str:
+        lines = [terminal.laid_out(narrow, width), ""]
+        for name, *_, prose in table.rows:
+            if prose and (explained is None or name in explained):
+                lines.append(terminal.paragraph(f"{name}: {prose}", min(width, 80), hanging="  "))
+        return "\n".join(lines).rstrip()
+
+    terminal.put(render)
+
+
+def put_marks(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> None:
+    """Print the marks of a submission, or of a class and its similar code."""
+    if len(all_marks) == 1:
+        put(marks_table(all_marks[0]))
+        return
+    put(class_table(all_marks, _title(labs)))
+    lines = [f"similar: {p.first} and {p.second}, {p.file}: {p.share:.0%}" for p in similar or ()]
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"similar: {len(lines) - _SHOWN} more pairs; --html FILE lists all"]
+    for line in lines:
+        print(printable(line))
+
+
+def _title(labs: Sequence[Lab]) -> str:
+    return ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs)
+
+
 def _points(part: Part) -> str:
-    return f"{part.points:g}/{part.of:g}" if _counts(part) else NOTHING
-
-
-def _counts(part: Part) -> bool:
-    return part.result not in NOT_COUNTED
+    return f"{part.points:g}/{part.of:g}" if part.counted else NOTHING
 
 
 def detail(part: Part) -> str:
     """Why a part did not pass, with the first mismatch; empty if it did."""
-    if part.result == "passed" and not part.detail:
-        return ""
-    found = part.mismatch
-    if found is None:
+    mismatch = part.mismatch
+    if mismatch is None:
         return part.detail
-    where = f"first at {list(found.index)}: got {found.got:.6g}, expected {found.expected:.6g}"
-    pattern = f"; {found.pattern}" if found.pattern else ""
-    return f"{part.detail}; {where}; {found.count} of {found.of} elements{pattern}"
+    where = f"first at {list(mismatch.index)}: got {mismatch.got:.6g}, expected {mismatch.expected:.6g}"
+    pattern = f"; {mismatch.pattern}" if mismatch.pattern else ""
+    return f"{part.detail}; {where}; {mismatch.count} of {mismatch.of} elements{pattern}"
 
 
 def outcomes_table(outcomes: Sequence[ScoredPrediction]) -> Table:
@@ -84,7 +108,7 @@ def outcomes_table(outcomes: Sequence[ScoredPrediction]) -> Table:
     return Table(title, headers, tuple(rows), ("predicted", "measured", "from"), (legend,))
 
 
-def flat(text: str) -> str:
+def _flat(text: str) -> str:
     """Text on one line."""
     return " ".join(text.split())
 
@@ -109,9 +133,9 @@ def student_page(
     """
     parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {work.name}."]
     if outcomes:
-        made = outcomes_table(outcomes)
-        parts += ["## Predictions", markdown.table(made), *made.legend]
-        parts += [f"- {each.prediction.name}: {flat(each.prediction.question)}" for each in outcomes]
+        table = outcomes_table(outcomes)
+        parts += ["## Predictions", markdown.table(table), *table.legend]
+        parts += [f"- {each.prediction.name}: {_flat(each.prediction.question)}" for each in outcomes]
     for title, comparison in runs:
         parts += [f"## {title}", markdown.section(comparison).partition("\n\n")[2]]
     parts.append("## Answers")
@@ -122,46 +146,50 @@ def student_page(
 
 def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> str:
     """Markdown: every submission's points, how they are distributed, what fails, similar code."""
-    title = ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs) or "No lab"
     tenths = [min(9, int(10 * marks.share)) for marks in all_marks]
     counts = ((f"{10 * tenth}-{10 * tenth + 10}%", tenths.count(tenth)) for tenth in reversed(range(10)))
     spread = tuple((share, str(count), "#" * count) for share, count in counts)
     results: dict[str, list[str]] = {}
     for part in (part for marks in all_marks for part in marks.parts):
         results.setdefault(part.name, []).append(part.result)
-    met = [word for word in WORDS if any(word in found for found in results.values())]
-    rows = ((name, *(str(found.count(one) or "") for one in met)) for name, found in results.items())
+    met = [word for word in WORDS if any(word in each for each in results.values())]
+    rows = ((name, *(str(each.count(word) or "") for word in met)) for name, each in results.items())
     tables = (
         class_table(all_marks, "Submissions"),
         Table("Distribution", ("share of the points", "students", ""), spread, ("",)),
         Table("By part", ("part", *(WORDS[result] for result in met)), tuple(rows)),
     )
-    parts = [f"# {title}", f"{len(all_marks)} submissions.", *map(markdown.table, tables)]
+    parts = [f"# {_title(labs) or 'No lab'}", f"{len(all_marks)} submissions.", *map(markdown.table, tables)]
     if similar is not None:
         pairs = tuple((p.file, p.first, p.second, f"{p.share:.0%}") for p in similar)
         alike = Table("Similar code", ("file", "student", "and", "share"), pairs, ("student", "and"))
         parts.append(markdown.table(alike) if pairs else "No two submissions have similar code.")
         parts.append("Similar code is a reason to look, and no proof.")
     for lab in labs:
-        told = [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question if q.rubric]
-        parts += [f"## Rubric of lab {lab.number}'s written answers", *told] if told else []
+        with_rubric = [q for q in lab.question if q.rubric]
+        rubric = [f"- {_flat(q.text)} ({q.points:g} points): {_flat(q.rubric)}" for q in with_rubric]
+        parts += [f"## Rubric of lab {lab.number}'s written answers", *rubric] if rubric else []
     return markdown.document(parts)
 
 
 def _first_problem(marks: Marks) -> str:
     part = next((part for part in marks.parts if part.result not in ("passed", "left out")), None)
-    told = f"{part.name}: {WORDS[part.result]}: {detail(part)}" if part else ""
-    return shorten(told, 160, placeholder=" ...")
+    text = f"{part.name}: {WORDS[part.result]}: {detail(part)}" if part else ""
+    return shorten(text, 160, placeholder=" ...")
 
 
 def html(text: str, title: str) -> str:
     """A Markdown page as one self-contained HTML file."""
-    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
-    page = Environment(autoescape=False).from_string(_PAGE)
-    safe = Environment(autoescape=True).from_string("{{ t }}").render(t=title)
-    body = reader.render(text)  # whose tags are the reader's own: a student's are escaped
+    # Its tags are the reader's own: a student's are escaped.
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    return page.render(title=safe, style=_STYLE.read_text(), body=body)
+    style = f"{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{escape(title)}</title><style>{style}
+</style></head>
+<body><main>{body}</main></body></html>
+"""
 
 
 # --------------------------------------------------------------------------- files for graders
@@ -172,7 +200,7 @@ def csv(all_marks: Sequence[Marks]) -> str:
     fixed = ("student", "lab", "points", "of", "share", "device", "created")
     lines = [
         {**{name: getattr(marks, name) for name in fixed}, "share": round(marks.share, 4)}
-        | {part.name: part.points if _counts(part) else part.result for part in marks.parts}
+        | {part.name: part.points if part.counted else part.result for part in marks.parts}
         for marks in all_marks
     ]
     return csv_file.table(lines, list(dict.fromkeys([*fixed, *(name for line in lines for name in line)])))
@@ -180,20 +208,19 @@ def csv(all_marks: Sequence[Marks]) -> str:
 
 def gradescope(marks: Marks) -> str:
     """Gradescope's ``results.json`` (its documentation: Autograder specifications, output format)."""
-    tests: list[dict[str, Any]] = [
+    tests = [
         {
             "name": part.name,
-            "score": part.points if _counts(part) else 0,
-            "max_score": part.of if _counts(part) else 0,
-            "status": "passed" if part.result == "passed" or not _counts(part) else "failed",
-            "output": _said(part),
+            "score": part.points if part.counted else 0,
+            "max_score": part.of if part.counted else 0,
+            "status": "passed" if part.result == "passed" or not part.counted else "failed",
+            "output": _verdict(part),
             "visibility": "visible",
         }
         for part in marks.parts
     ]
     where = f"Marked on {marks.device}." if marks.device else "Nothing of it could be run."
-    found = {"score": round(marks.points, 2), "output": where, "tests": tests}
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps({"score": round(marks.points, 2), "output": where, "tests": tests}, indent=1) + "\n"
 
 
 def junit(all_marks: Sequence[Marks]) -> str:
@@ -201,18 +228,14 @@ def junit(all_marks: Sequence[Marks]) -> str:
     suites = ElementTree.Element("testsuites")
     for marks in all_marks:
         kinds = [_JUNIT.get(part.result, "failure") for part in marks.parts]
-        counts = {"tests": len(kinds), "failures": kinds.count("failure"), "errors": kinds.count("error")}
-        attributes = {name: str(count) for name, count in counts.items()}
-        attributes |= {
-            "skipped": str(kinds.count("skipped")),
-            "name": marks.student,
-            "timestamp": marks.created,
-        }
+        attributes = {"name": marks.student, "timestamp": marks.created, "tests": str(len(kinds))}
+        for count, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            attributes[count] = str(kinds.count(kind))
         suite = ElementTree.SubElement(suites, "testsuite", attributes)
         for part, kind in zip(marks.parts, kinds, strict=True):
             case = ElementTree.SubElement(suite, "testcase", classname=marks.lab, name=part.name)
             if kind:
-                ElementTree.SubElement(case, kind, message=_said(part))
+                ElementTree.SubElement(case, kind, message=_verdict(part))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -225,5 +248,5 @@ _JUNIT = {
 """What JUnit calls a result; the others are failures."""
 
 
-def _said(part: Part) -> str:
+def _verdict(part: Part) -> str:
     return f"{WORDS[part.result]}. {detail(part)}".strip()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
-from compare.report.tables import Table
+from compare.report.tables import Block, Table
 
 PROSE_WIDTH = 100
 UNLIMITED = 100_000
@@ -51,15 +51,24 @@ def grid(columns: Sequence[Column], gap: int, *, ruled: bool = False) -> list[st
 def parts(columns: Sequence[Column], width: int, gap: int) -> list[list[Column]]:
     """As many tables as it takes to fit, each with the first column."""
     first, *rest = columns
-    found: list[list[Column]] = []
+    tables: list[list[Column]] = []
     room = 0
     for column in rest:
-        if not found or room < column.width + gap:
-            found.append([first])
+        if not tables or room < column.width + gap:
+            tables.append([first])
             room = width - first.width
-        found[-1].append(column)
+        tables[-1].append(column)
         room -= column.width + gap
-    return found or [[first]]
+    return tables or [[first]]
+
+
+def fitted(choices: Sequence[tuple[Sequence[Column], int]], width: int) -> list[str]:
+    """The first choice, columns and their gap, that is narrower than ``width``;
+    else the first in several tables."""
+    for columns, gap in choices:
+        if sum(column.width + gap for column in columns) - gap < width:
+            return grid(columns, gap)
+    return [line for part in parts(choices[0][0], width - 1, 1) for line in grid(part, 1)]
 
 
 def layout(table: Table, width: int) -> list[str]:
@@ -71,23 +80,31 @@ def layout(table: Table, width: int) -> list[str]:
     return ["\n".join(grid(part, _GAP, ruled=True)) for part in parts(columns, width, _GAP)]
 
 
-def laid_out(table: Table, width: int) -> str:
-    """A table under its title."""
-    title = paragraph(table.title, min(width, PROSE_WIDTH))
-    return title + "\n" + "\n\n".join(layout(table, width))
+def laid_out(block: Block, width: int) -> str:
+    """A table under its title; or a text, each of its lines a paragraph."""
+    prose = min(width, PROSE_WIDTH)
+    if isinstance(block, Table):
+        return paragraph(block.title, prose) + "\n" + "\n\n".join(layout(block, width))
+    return "\n".join(paragraph(line, prose) for line in block.split("\n"))
+
+
+def page(blocks: Iterable[Block], width: int) -> str:
+    """Tables and texts, a blank line between two."""
+    return "\n\n".join(laid_out(block, width) for block in blocks)
 
 
 def paragraph(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
-    """``text`` in lines no longer than ``width``, words whole.
+    """``text`` in lines no longer than ``width``, words whole, the first set in as it is.
 
     Args:
         text: what to set.
         width: of a line; a single word may be longer.
-        indent: before the first line.
-        hanging: before the others; by default two blanks more than ``indent``, if that is given.
+        indent: before the first line, besides.
+        hanging: before the others; by default two blanks more than before the first, if that is set in.
     """
+    indent += text[: len(text) - len(text.lstrip())]
     return textwrap.fill(
-        text,
+        text.lstrip(),
         max(width, 20),
         initial_indent=indent,
         subsequent_indent=indent + "  " if hanging is None and indent else hanging or "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -72,7 +72,7 @@ class Line:
     @property
     def way(self) -> str:
         """``torch``, ``triton``, ``cuda``, or ``library``."""
-        return "library" if is_library(self.row.label) else way_of(self.row.label)
+        return way_of(self.row.label)
 
     @property
     def route(self) -> str:
@@ -159,12 +159,12 @@ def every(case: CaseComparison, sizes: Mapping[str, CodeSize] | None = None) -> 
 
 def grouped(entries: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
     """Names by what they have in common, each once."""
-    found: dict[K, list[str]] = {}
+    groups: dict[K, list[str]] = {}
     for key, name in entries:
-        names = found.setdefault(key, [])
+        names = groups.setdefault(key, [])
         if name not in names:
             names.append(name)
-    return found
+    return groups
 
 
 def recorded_on(rows: Iterable[Row]) -> list[str]:
@@ -204,16 +204,11 @@ def is_timed(case: CaseComparison) -> bool:
     return any(row.timing and row.timing.cold_us for row in case.rows)
 
 
-def best(case: CaseComparison, rows: Sequence[Row]) -> Row | None:
-    """The fastest that computes in the baseline's precision, else the fastest."""
-    unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
-    return figures.fastest(row for row in rows if row.label not in unequal) or figures.fastest(rows)
-
-
 def best_variant(case: CaseComparison, way: str, rows: Iterable[Row]) -> list[Row]:
-    """The fastest row of a way; of CUDA its variant by both routes."""
+    """The fastest row of a way, best in the baseline's precision; of CUDA its variant by both routes."""
     own = [row for row in rows if way_of(row.label) == way]
-    fastest = best(case, own)
+    unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
+    fastest = figures.fastest(row for row in own if row.label not in unequal) or figures.fastest(own)
     if fastest is None or way != "cuda":
         return [fastest] if fastest else []
     variant = fastest.label.partition(".")[2]
@@ -233,7 +228,7 @@ def of_one_arch(comparison: Comparison, case: CaseComparison) -> tuple[CaseCompa
         arch = comparison.environment.arch or ""
     elif any(row.recorded for row in case.rows):
         recorded = archive.find(comparison.op, case.case)
-        arch = next((found.run.environment.arch or "" for found in recorded.values()), "")
+        arch = next((each.run.environment.arch or "" for each in recorded.values()), "")
     else:
         archs = {kernel.arch.rstrip("af") for row in case.rows for kernel in row.resources}
         arch = max(archs, key=lambda arch: int(arch.removeprefix("sm_")), default="")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from statistics import median
 
-from compare.history.map.summary import Summary, summaries
-from compare.history.map.survey import Best, Map, Place, Point
+from compare.history.map import Best, Map, Place, Point, Summary, summaries
 from compare.model.op import WAYS
 from compare.report import csv_file, markdown, terminal
+from compare.report.lines import grouped
 from compare.report.tables import NOTHING, SAME, Table, number, percent, table, times
 
 _LEGEND = (
@@ -31,15 +31,21 @@ _FRONT_LEGEND = (
     "median over the cases in which launch overhead does not bind the fastest, with the lowest and the "
     "highest. Pareto front: no implementation with as few tokens reaches as much, noise aside."
 )
-_FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
-_NAMES = {"torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
+_CHOICES = {
+    "torch": "PyTorch is the fastest",
+    "triton": "Triton is the fastest",
+    "cuda": "CUDA is the fastest",
+    "within noise": "Within noise, so that the least code decides (lines),",
+    "by case": "The case decides",
+}
+"""By verdict and way: how the line of the ops with it begins."""
 
 
-def render(found: Map, width: int, *, whole: bool = True) -> str:
+def render(chart: Map, width: int, *, whole: bool = True) -> str:
     """The screen as plain text: which way to choose, a line per op, and how to see the rest.
 
     Args:
-        found: the map.
+        chart: the map.
         width: of the terminal.
         whole: also further columns, every case, how often each way is the fastest, and the Pareto fronts.
     """
@@ -48,76 +54,72 @@ def render(found: Map, width: int, *, whole: bool = True) -> str:
     def explained(shown: Table, text: str) -> list[str]:
         return [text, *(terminal.paragraph(line, prose) for line in shown.legend)]
 
-    by_op = ops(found)
-    blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(found, whole=whole))]
-    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(found)))
+    by_op = ops(chart)
+    blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(chart, whole=whole))]
+    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(chart)))
     if not whole:
         # How to see what the screen leaves out.
-        rest = f"--all {len(found.places)} cases · map {found.places[0].op} · --plot map.svg · --csv map.csv"
+        rest = f"--all {len(chart.places)} cases · map {chart.places[0].op} · --plot map.svg · --csv map.csv"
         return "\n\n".join([*blocks, *explained(by_op, terminal.layout(by_op, width)[0]), f"NEXT  {rest}"])
-    for each in (by_op, cases(found), wins(found)):
+    for each in (by_op, cases(chart), wins(chart)):
         blocks += explained(each, terminal.laid_out(each, width))
-    if found.points:
-        lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
-        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(_FRONT_LEGEND, prose)]
+    if chart.points:
+        title = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
+        shown = [terminal.paragraph(line, prose, "  ") for line in fronts(chart)]
+        blocks += ["\n".join([title, *shown]), terminal.paragraph(_FRONT_LEGEND, prose)]
     return "\n\n".join(blocks)
 
 
-def choices(found: Map) -> list[str]:
+def choices(chart: Map) -> list[str]:
     """Which way to choose: the ops by the way that is the fastest, those within noise, and those by case."""
-    by_op = summaries(found.places)
-
-    def said(what: str, chosen: list[str]) -> list[str]:
-        return [f"{what} on {len(chosen)} of {len(by_op)} ops: {', '.join(chosen)}."] if chosen else []
-
-    lines = []
-    for way in WAYS:
-        ahead = [op for op in by_op if op.verdict == "fastest" and op.first.way == way]
-        lines += said(
-            f"{_NAMES[way]} is the fastest",
-            [f"{op.op} {op.lead.median:.2f}x" if op.lead else op.op for op in ahead],
-        )
-    noise = [op for op in by_op if op.verdict == "within noise"]
-    lines += said(
-        "Within noise, so that the least code decides (lines),",
-        [f"{op.op} {op.level[0].label} {_lines(op.level[0])}" for op in noise],
-    )
-    mixed = [op for op in by_op if op.verdict == "by case"]
-    return lines + said("The case decides", [f"{op.op} ({_counts(op)})" for op in mixed])
+    by_op = summaries(chart.places)
+    chosen: dict[str, list[str]] = {verdict: [] for verdict in _CHOICES}
+    for op in by_op:
+        if op.verdict == "fastest":
+            chosen[op.first.way].append(f"{op.op} {median(op.leads):.2f}x" if op.leads else op.op)
+        elif op.verdict == "within noise":
+            chosen[op.verdict].append(f"{op.op} {op.level[0].label} {_lines(op.level[0])}")
+        else:
+            chosen[op.verdict].append(f"{op.op} ({_counts(op)})")
+    return [
+        f"{_CHOICES[verdict]} on {len(names)} of {len(by_op)} ops: {', '.join(names)}."
+        for verdict, names in chosen.items()
+        if names
+    ]
 
 
 def _counts(op: Summary) -> str:
-    alone = [f"{way} {op.alone[way]}" for way in WAYS if op.alone.get(way)]
-    return ", ".join([*alone, *([f"within noise {op.noise}"] if op.noise else [])])
+    counts = {**{way: op.alone[way] for way in WAYS}, "within noise": op.noise}
+    return ", ".join(f"{what} {count}" for what, count in counts.items() if count)
 
 
-def as_markdown(found: Map) -> str:
-    tables = [ops(found), wins(found), cases(found), efforts(found)]
-    choice = "\n".join(f"- {line}" for line in choices(found))
+def as_markdown(chart: Map) -> str:
+    tables = [ops(chart), wins(chart), cases(chart), efforts(chart)]
+    choice = "\n".join(f"- {line}" for line in choices(chart))
     legends = (line for each in tables for line in each.legend)
-    parts = ["## The map", *_head(found), choice, *map(markdown.table, tables), *legends]
+    parts = ["## The map", *_head(chart), choice, *map(markdown.table, tables), *legends]
     return markdown.document(parts)
 
 
-def as_csv(found: Map) -> str:
+def as_csv(chart: Map) -> str:
     """One line for each op and case; of every way its fastest implementation."""
-    lines = [dict(_cells(place)) for place in found.places]
+    lines = [dict(_cells(place)) for place in chart.places]
     return csv_file.table(lines, list(lines[0]))
 
 
 # --------------------------------------------------------------------------- tables
 
 
-def ops(found: Map) -> Table:
+def ops(chart: Map) -> Table:
     """A line for each op, the columns by importance: a screen shows as many as fit."""
     return table(
-        f"The fastest way, op by op, as recorded on {found.device}",
-        summaries(found.places),
+        f"The fastest way, op by op, as recorded on {chart.device}",
+        summaries(chart.places),
         {
             "op": lambda op: op.op,
             "fastest way": _fastest_way,
             "speedup over\nthe next way": _lead_of_op,
-            "share": lambda op: percent(op.share.median if op.share else None),
+            "share": lambda op: percent(op.share),
             "lines": _lines_to_write,
             "cases": lambda op: f"{op.cases}/{op.of}",
             "next way": lambda op: _marked(_next_way(op)),
@@ -126,21 +128,21 @@ def ops(found: Map) -> Table:
             "fastest alone on": _counts,
         },
         ("fastest way", "next way", "binds", "fastest alone on"),
-        (" ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if found.changed else [])]),),
+        (" ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if chart.changed else [])]),),
     )
 
 
-def cases(found: Map) -> Table:
+def cases(chart: Map) -> Table:
     """A line for each op and case: the fastest way, and its speedup over the next."""
     legends = {
         _LEGEND: True,
-        _FEW_LEGEND: any(place.rounds for place in found.places),
-        _ACROSS_LEGEND: any(place.across for place in found.places),
-        _CHANGED_LEGEND: bool(found.changed),
+        _FEW_LEGEND: any(place.rounds for place in chart.places),
+        _ACROSS_LEGEND: any(place.across for place in chart.places),
+        _CHANGED_LEGEND: bool(chart.changed),
     }
     return table(
-        f"The fastest way, by op and case, as recorded on {found.device}",
-        found.places,
+        f"The fastest way, by op and case, as recorded on {chart.device}",
+        chart.places,
         {
             "case": lambda place: f"{place.op} {place.case}",
             "lowest median": lambda place: _marked(place.ways[0]),
@@ -157,29 +159,27 @@ def cases(found: Map) -> Table:
     )
 
 
-def wins(found: Map) -> Table:
+def wins(chart: Map) -> Table:
     """A line for each op: on how many of its cases each way is the fastest alone."""
     return table(
         "On how many cases each way is the fastest alone",
-        summaries(found.places),
+        summaries(chart.places),
         {
             "op": lambda op: op.op,
             "cases": lambda op: str(op.cases),
-            **{way: partial(_alone, way) for way in WAYS},
+            "torch": lambda op: str(op.alone["torch"]),
+            "triton": lambda op: str(op.alone["triton"]),
+            "cuda": lambda op: str(op.alone["cuda"]),
             "within noise": lambda op: str(op.noise),
         },
     )
 
 
-def _alone(way: str, op: Summary) -> str:
-    return str(op.alone.get(way, 0))
-
-
-def efforts(found: Map) -> Table:
+def efforts(chart: Map) -> Table:
     """A line for each implementation, by growing effort."""
     return table(
-        f"Effort against speed, as recorded on {found.device}",
-        found.points,
+        f"Effort against speed, as recorded on {chart.device}",
+        chart.points,
         {
             "op": lambda point: point.op,
             "implementation": _marked,
@@ -194,17 +194,16 @@ def efforts(found: Map) -> Table:
     )
 
 
-def fronts(found: Map) -> list[str]:
+def fronts(chart: Map) -> list[str]:
     """A line for each op: ``softmax: torch.eager 35 tokens, 50%; triton.onepass 385, 96%``."""
-    lines = []
-    for op in dict.fromkeys(point.op for point in found.points):
-        said: list[str] = []
-        for point in (point for point in found.points if point.op == op and point.front):
-            unit = "" if said else " tokens"
+    by_op: dict[str, list[str]] = {}
+    for point in chart.points:
+        names = by_op.setdefault(point.op, [])
+        if point.front:
             some = f" ({point.cases} of {point.of} cases)" if point.cases < point.of else ""
-            said.append(f"{_marked(point)} {point.tokens}{unit}, {percent(point.share)}{some}")
-        lines.append(f"{op}: {'; '.join(said)}")
-    return lines
+            unit = "" if names else " tokens"
+            names.append(f"{_marked(point)} {point.tokens}{unit}, {percent(point.share)}{some}")
+    return [f"{op}: {'; '.join(names)}" for op, names in by_op.items()]
 
 
 def _fastest_way(op: Summary) -> str:
@@ -216,7 +215,8 @@ def _fastest_way(op: Summary) -> str:
 def _lead_of_op(op: Summary) -> str:
     if op.verdict == "within noise":
         return SAME
-    return f"{op.lead.median:.2f} ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
+    leads = op.leads
+    return f"{median(leads):.2f} ({min(leads):.2f}-{max(leads):.2f})" if leads else NOTHING
 
 
 def _lines_to_write(op: Summary) -> str:
@@ -258,18 +258,15 @@ def _marked(entry: Best | Point | None) -> str:
     return NOTHING if entry is None else f"{entry.label} *" if entry.changed else entry.label
 
 
-def _head(found: Map, *, whole: bool = True) -> list[str]:
+def _head(chart: Map, *, whole: bool = True) -> list[str]:
     """Where and when; and whose source has changed since, by name or how many of each op."""
-    lines = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
-    by_op: dict[str, list[str]] = {}
-    for op, label in found.changed:
-        by_op.setdefault(op, []).append(label)
-    if by_op:
+    head = [f"Recorded on {chart.device}, {' to '.join(chart.dates)}."]
+    if by_op := grouped(chart.changed):
         named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
         counted = ", ".join(f"{len(labels)} of {op}" for op, labels in by_op.items())
         what = "Source changed since, or gone, so figures may have changed"
-        lines.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
-    return lines
+        head.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
+    return head
 
 
 def _cells(place: Place) -> csv_file.Cells:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import tabulate
 
 from compare.model.result import Comparison
-from compare.report import tables, tune
+from compare.report import summary, tables
 from compare.report.sentences import sentences
-from compare.report.summary import correct
-from compare.report.tables import Table
+from compare.report.tables import Block, Table
 from compare.timing import figures
 
 tabulate.MIN_PADDING = 0  # else every header is set two wider than it is
@@ -21,53 +21,30 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
     return document(map(section, comparisons))
 
 
-def document(parts: Iterable[str]) -> str:
-    """Paragraphs as a document, in which a name from a file is no HTML."""
-    return "\n\n".join(parts).replace("<", "&lt;") + "\n"
+def document(blocks: Iterable[Block]) -> str:
+    """Tables and paragraphs as a document, in which a name from a file is no HTML."""
+    return "\n\n".join(map(_block, blocks)).replace("<", "&lt;") + "\n"
 
 
 def section(comparison: Comparison) -> str:
     """Everything the screen shows, with a heading."""
-    parts = [f"## {comparison.op}: `{comparison.signature}`", source(comparison)]
-    if figures.timed_cases(comparison):
-        parts += filter(None, [tables.told_apart(comparison)])
-    if comparison.interrupted:
-        parts.append("**Interrupted**: what follows is what was finished by then.")
-    parts.append(f"Correct: {correct(comparison)}.")
-    agreement = tables.agreement(comparison)
-    timed = figures.timed_cases(comparison)
-    shown = [
-        agreement,
-        *map(tables.speed, timed),
-        *map(tables.side_by_side, timed),
-        *map(tables.endurance, timed),
-        *map(tables.configurations, timed or comparison.cases),
-    ]
-    if len(timed) > 1:
-        shown.append(tables.sweep(timed))
-    shown += map(tune.table, comparison.cases)
-    code = tables.code(comparison)
-    shown += [*map(tables.resources, comparison.cases), code]
-    parts += [table(entry) for entry in shown if entry]
-    parts += code.legend if code else ()
-    parts += [
-        f"{case.case}: {line}"
-        for case in timed or comparison.cases
-        if (entry := tables.configurations(case))
-        for line in entry.legend[1:]
-    ]
-    parts += [f"{case.case}: {line}" for case in timed if (line := tables.card(case))]
-    parts += [f"- {labels}: {words}" for labels, words in tables.concepts(comparison)]
-    parts += [f"- {labels}: {reason}" for labels, reason in tables.reasons(comparison)]
-    parts += sentences(comparison)
-    return "\n\n".join(parts)
-
-
-def source(comparison: Comparison) -> str:
-    """Where, when and with what the figures came about."""
     environment = comparison.environment
     versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items())
-    return f"{environment.device}, {comparison.created}, seed {comparison.seed}; {versions}."
+    blocks = [
+        f"## {comparison.op}: `{comparison.signature}`",
+        f"{environment.device}, {comparison.created}, seed {comparison.seed}; {versions}.",
+        tables.told_apart(comparison) if figures.timed_cases(comparison) else "",
+        "**Interrupted**: what follows is what was finished by then." if comparison.interrupted else "",
+        f"Correct: {summary.correct(comparison)}.",
+        *tables.details(comparison, every=True),
+        *sentences(comparison),
+    ]
+    return "\n\n".join(_block(block) for block in blocks if block)
+
+
+def _block(block: Block) -> str:
+    """Lines that are set in are the items of a list."""
+    return table(block) if isinstance(block, Table) else re.sub(r"(?m)^  (?=\S)", "- ", block)
 
 
 def table(entry: Table) -> str:

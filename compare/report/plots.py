@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compare.model.op import UsageError
 
 if TYPE_CHECKING:
-    from compare.history.map.survey import Map
+    from compare.history.map import Map
 
 REQUIREMENT = "matplotlib>=3.9"
 ENDINGS = (".png", ".svg")
@@ -28,29 +28,34 @@ def check(file: Path) -> None:
     _figure()
 
 
-def draw(found: Map, file: Path) -> None:
+def draw(chart: Map, file: Path) -> None:
     """A panel for each op, a point for each implementation, and a line through the Pareto front.
 
     Raises:
         UsageError: there is nothing to draw, or the file cannot be written.
     """
-    if not found.points:
+    if not chart.points:
         raise UsageError(
             "--plot: no implementation on record has both a code size and a share of its ceiling"
         )
     try:
-        _figure().save(found, file)
+        _figure().save(chart, file)
     except OSError as error:
         raise UsageError(f"{file} could not be written: {error}") from None
 
 
-def _figure() -> ModuleType:
+def _figure() -> Any:
+    return imported("compare.report.figure", REQUIREMENT, "--plot draws with matplotlib")
+
+
+def imported(module: str, requirement: str, why: str) -> Any:
+    """A module that is, or needs, an optional package.
+
+    Raises:
+        UsageError: it cannot be imported; says ``why`` it is needed, and how to install it.
+    """
     try:
-        # Matplotlib is optional, and nothing else needs it.
-        from compare.report import figure
-    except Exception as error:  # of whatever is installed in its place: anything
-        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
-        raise UsageError(
-            f"--plot draws with matplotlib, which cannot be imported ({error}). To install it: {pip}"
-        ) from None
-    return figure
+        return importlib.import_module(module)
+    except Exception as error:  # of whatever is installed under that name: anything
+        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement)}"
+        raise UsageError(f"{why}, which cannot be imported ({error}). To install it: {pip}") from None

@@ -17,26 +17,26 @@ EVERY_S = 10.0
 """Between two lines where stderr is not a terminal."""
 
 
-def of_run(name: str, told: Progress | None) -> AbstractContextManager[Progress]:
-    """Where the run of one op reports its progress: ``told``, a bar on a terminal, or lines."""
-    if told is None and sys.stderr.isatty():
+def of_run(name: str, steps: Progress | None) -> AbstractContextManager[Progress]:
+    """Where the run of one op reports its progress: ``steps``, a bar on a terminal, or lines."""
+    if steps is None and sys.stderr.isatty():
         return _bar(name)
-    return nullcontext(told or lines(name))
+    return nullcontext(steps or lines(name))
 
 
 def lines(name: str, clock_s: Callable[[], float] = time.monotonic) -> Progress:
     """Prints a line for one step in `EVERY_S` seconds: ``softmax: 40% after 12 s, checking ...``."""
     begin_s = last_s = clock_s()
 
-    def told(what: str, done: float) -> None:
+    def step(what: str, done: float) -> None:
         nonlocal last_s
         now_s = clock_s()
         if now_s - last_s >= EVERY_S:
             last_s = now_s
-            said = _brief(what)
-            print(f"{name}: {done:.0%} after {now_s - begin_s:.0f} s, {said}", file=sys.stderr, flush=True)
+            text = f"{name}: {done:.0%} after {now_s - begin_s:.0f} s, {_brief(what)}"
+            print(text, file=sys.stderr, flush=True)
 
-    return told
+    return step
 
 
 @contextmanager

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from compare.model.op import WAYS, way_of
+from compare.history.crossover import Standing, standing
+from compare.model.op import WAYS
 from compare.model.result import WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, summary
-from compare.report.layout import Column, grid, paragraph, parts
+from compare.report.layout import Column, fitted, grid, paragraph
 from compare.report.lines import WORDS, Line
 from compare.report.sentences import evidence
 from compare.report.summary import View
-from compare.report.tables import NOTHING, number, percent
+from compare.report.tables import NOTHING, count, number, percent
 from compare.timing import figures
 
 WIDEST = 80
@@ -28,6 +29,8 @@ _BAR = 14, 24
 _SWEPT = 10
 """A sweep shows this many cases, evenly spread over its list; ``--all`` shows each."""
 _INDENT = "      "
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_DOT = f"{_NO_BREAK}· "
 
 
 def render(comparison: Comparison, width: int, view: View) -> str:
@@ -71,31 +74,31 @@ def _head(comparison: Comparison, case: str, width: int) -> list[str]:
 
 
 def _verdict(comparison: Comparison, width: int) -> list[str]:
-    said = ["INTERRUPTED: results so far."] if comparison.interrupted else []
+    words = ["INTERRUPTED: results so far."] if comparison.interrupted else []
     failures = summary.failures(comparison)
     for case, rows in failures[:_FAILURES]:
-        said += _failure(case, rows)
+        words += _failure(case, rows)
     if rest := [row.label for _, rows in failures[_FAILURES:] for row in rows]:
-        said.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
-    verdict = [_wrapped(text, width, _INDENT) for text in said]
-    verdict.append(_wrapped(f"CORRECT  {summary.correct(comparison)}", width, "         "))
-    return [*verdict, *(_wrapped(text, width, "  ") for text in summary.not_run(comparison))]
+        words.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
+    verdict = [paragraph(text, width, hanging=_INDENT) for text in words]
+    verdict.append(paragraph(f"CORRECT  {summary.correct(comparison)}", width, hanging=" " * 9))
+    return [*verdict, *(paragraph(text, width, hanging="  ") for text in summary.not_run(comparison))]
 
 
 def _failure(case: str, rows: Sequence[Row]) -> list[str]:
     words = rows[0].reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
     verdict = WORDS["disagrees" if rows[0].status in WRONG else "failed"].upper()
-    said = [f"{verdict}  {', '.join(row.label for row in rows)} on {case}: {reason}"]
-    if found := next((row.agreement.mismatch for row in rows if row.agreement), None):
-        at = f"({', '.join(map(str, found.index))})" if found.index else "the only element"
-        said.append(
-            f"{_INDENT}first at {at}: got {found.got:.6g}, expected {found.expected:.6g}; "
-            f"{found.count} of {found.of} wrong"
+    text = [f"{verdict}  {', '.join(row.label for row in rows)} on {case}: {reason}"]
+    if mismatch := next((row.agreement.mismatch for row in rows if row.agreement), None):
+        at = f"({', '.join(map(str, mismatch.index))})" if mismatch.index else "the only element"
+        text.append(
+            f"{_INDENT}first at {at}: got {mismatch.got:.6g}, expected {mismatch.expected:.6g}; "
+            f"{mismatch.count} of {mismatch.of} wrong"
         )
-        if found.pattern:
-            said.append(f"{_INDENT}pattern: {found.pattern}")
-    return said
+        if mismatch.pattern:
+            text.append(f"{_INDENT}pattern: {mismatch.pattern}")
+    return text
 
 
 # --------------------------------------------------------------------------- the table of a case
@@ -115,22 +118,14 @@ def _table(
     if bar >= max(_BAR[0], len(ceiling) - 5):
         table = grid(_columns(case, shown, view, bar), 2)
     else:
-        table = _fitted(bare, width)
-    said = [*(f" {line}" for line in table)]
+        table = fitted([(bare, 2), (bare, 1)], width)
+    blocks = [f" {line}" for line in table]
     width = min(width, WIDEST)
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]
-        said += [_wrapped(f"   {note}", width, "     ") for note in notes if note]
-    said += [_wrapped(f"YOURS {text}", width, _INDENT) for text in summary.yours(case, view.yours)]
-    return [case.case, *said] if titled else said
-
-
-def _fitted(columns: Sequence[Column], width: int) -> list[str]:
-    """One table where it fits, set closer if need be; else tables one below the other."""
-    for gap in (2, 1):
-        if sum(column.width + gap for column in columns) - gap < width:
-            return grid(columns, gap)
-    return [line for part in parts(columns, width - 1, 1) for line in grid(part, 1)]
+        blocks += [paragraph(f"   {note}", width) for note in notes if note]
+    blocks += [paragraph(f"YOURS {text}", width, hanging=_INDENT) for text in summary.yours(case, view.yours)]
+    return [case.case, *blocks] if titled else blocks
 
 
 def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) -> list[Column]:
@@ -140,20 +135,16 @@ def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) 
     columns = [Column(title, names, left=True)]
     if any(line.us is not None for line in shown):
         columns += [
-            Column("µs", _times([line.us for line in shown])),
+            Column("µs", _times([figures.cold_us(line.row) for line in shown])),
             Column("speedup", tuple(map(_speedup, shown))),
             _share(f"% of {figures.share_of(case)}", shown, bar),
         ]
     return [
         *columns,
-        Column("regs", _cells(shown, lambda line: line.registers)),
+        Column("regs", tuple(count(line.registers) for line in shown)),
         Column("smem", tuple(_size(line.shared_bytes) for line in shown)),
-        Column("lines", _cells(shown, lambda line: line.lines)),
+        Column("lines", tuple(count(line.lines) for line in shown)),
     ]
-
-
-def _cells(shown: Sequence[Line], read: Callable[[Line], int | None]) -> tuple[str, ...]:
-    return tuple(NOTHING if value is None else str(value) for value in map(read, shown))
 
 
 def _share(ceiling: str, shown: Sequence[Line], bar: int) -> Column:
@@ -166,11 +157,10 @@ def _share(ceiling: str, shown: Sequence[Line], bar: int) -> Column:
     return Column(ceiling, cells, left=True)
 
 
-def _times(us: Sequence[float | None]) -> tuple[str, ...]:
+def _times(us: Sequence[float]) -> tuple[str, ...]:
     """Times with as many decimals each as the shortest of them needs, so that their points align."""
-    least = min((time for time in us if time is not None), default=0.0)
-    digits = 2 if least < 10 else 1 if least < 1000 else 0
-    return tuple(NOTHING if time is None else f"{time:.{digits}f}" for time in us)
+    digits = 2 if min(us) < 10 else 1 if min(us) < 1000 else 0
+    return tuple(f"{time:.{digits}f}" if math.isfinite(time) else NOTHING for time in us)
 
 
 def _speedup(line: Line) -> str:
@@ -193,73 +183,56 @@ def _size(nbytes: int | None) -> str:
 # --------------------------------------------------------------------------- a sweep
 
 
-@dataclass(frozen=True)
-class Swept:
-    """One case of a sweep."""
-
-    case: str
-    ceiling: str
-    us: float | None
-    """The baseline's."""
-    best: tuple[Line | None, ...]
-    """Of torch (compile and naive included), Triton and CUDA."""
-    leaders: tuple[str, ...]
-    """The fastest way, and ways within noise of it."""
-    fastest: Line | None
-
-
-def _swept(case: CaseComparison) -> Swept:
-    every = {line.label: line for line in lines.every(case)}
-    best = {way: lines.best(case, [row for row in case.rows if way_of(row.label) == way]) for way in WAYS}
-    leader, fastest = figures.fastest(filter(None, best.values())), figures.fastest(case.rows)
-    ways = (way for way, row in best.items() if leader and row and not figures.differs(leader, row))
-    reference = every.get(figures.baseline_of(case))
-    return Swept(
-        case.case,
-        "peak" if figures.compute_bound(case) else "copy",
-        reference.us if reference else None,
-        tuple(every[row.label] if row else None for row in best.values()),
-        tuple(ways),
-        lines.line(case, fastest, {}, figures.represented(case, fastest)[0]) if fastest else None,
-    )
-
-
 def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: int) -> list[str]:
     """One line a case: the best of each way against the baseline; and how often each way is the fastest."""
-    every = [_swept(case) for case in cases]
-    last = min(len(every), _SWEPT) - 1
-    shown = every if view.every else [every[round(i * (len(every) - 1) / last)] for i in range(last + 1)]
-    alone = Counter(case.leaders[0] for case in every if len(case.leaders) == 1)
+    standings = [standing(0, case) for case in cases]
+    last = min(len(cases), _SWEPT) - 1
+    shown = (
+        standings if view.every else [standings[round(i * (len(cases) - 1) / last)] for i in range(last + 1)]
+    )
+    alone = Counter(way for each in standings if len(each.leaders) == 1 for way in each.leaders)
     counts = ", ".join(f"{way} {alone[way]}" for way in sorted(WAYS, key=lambda way: -alone[way]))
-    noise = f"within noise {len(every) - alone.total()}"
-    said = f"   Speedup vs {baseline}. Fastest over {len(every)} cases: {counts}; {noise}."
-    table = _sweep_table(shown, baseline, width)
-    return [*(f" {line}" for line in table), _wrapped(said, min(width, WIDEST), "     ")]
-
-
-def _sweep_table(shown: Sequence[Swept], baseline: str, width: int) -> list[str]:
-    def speedups(at: int) -> tuple[str, ...]:
-        found = (one.best[at] for one in shown)
-        return tuple(f"{best.speedup.median:.2f}x" if best and best.speedup else NOTHING for best in found)
-
-    us = Column(baseline.replace(".", ".\n") + " µs", _times([one.us for one in shown]))
-    winner = Column("fastest", tuple(map(_leaders, shown)), left=True)
-    shares = [one.fastest.share if one.fastest else None for one in shown]
-    kinds = (one.ceiling if share is not None else "" for one, share in zip(shown, shares, strict=True))
-    columns = [
-        us,
-        *(Column(way, speedups(at)) for at, way in enumerate(WAYS)),
-        winner,
-        Column("% of", tuple(map(percent, shares))),
-        Column("", tuple(kinds), left=True),
+    noise = f"within noise {len(cases) - alone.total()}"
+    text = f"   Speedup vs {baseline}. Fastest over {len(cases)} cases: {counts}; {noise}."
+    return [
+        *(f" {line}" for line in _sweep_table(shown, baseline, width)),
+        paragraph(text, min(width, WIDEST)),
     ]
-    names = Column("best of each way", tuple(one.case for one in shown), left=True)
+
+
+def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[str]:
+    references = [figures.row_of(each.comparison, figures.baseline_of(each.comparison)) for each in shown]
+    us = [figures.cold_us(row) if row else math.inf for row in references]
+    cells = zip(*map(_swept, shown, references), strict=True)
+    names, *others = (
+        Column(header, column, left=header in ("best of each way", "fastest", ""))
+        for header, column in zip(("best of each way", *WAYS, "fastest", "% of", ""), cells, strict=True)
+    )
+    others.insert(0, Column(baseline.replace(".", ".\n") + " µs", _times(us)))
+    choices = []
     for label in (names, _sizes_only(names.cells)):  # where the terminal is narrow
-        for left_out in ((), (us,), (winner,), (us, winner)):
-            fitting = [label, *(column for column in columns if column not in left_out)]
-            if sum(column.width + 1 for column in fitting) <= width:
-                return grid(fitting, 1)
-    return [line for part in parts([names, *columns], width - 1, 1) for line in grid(part, 1)]
+        for left_out in ((), (" µs",), ("fastest",), (" µs", "fastest")):
+            choices.append(([label, *(each for each in others if not each.header.endswith(left_out))], 1))
+    return fitted(choices, width)
+
+
+def _swept(standing: Standing, reference: Row | None) -> tuple[str, ...]:
+    """The case, the speedup of each way's best, who is the fastest, and at which share of what."""
+    case = standing.comparison
+    fastest = figures.fastest(case.rows)
+    best = (standing.best.get(way) for way in WAYS)
+    ratios = (figures.ratio(row, reference) if row and reference else None for row in best)
+    share = figures.share(case, fastest) if fastest else None
+    leaders = ", ".join(way for way in WAYS if way in standing.leaders)
+    if len(standing.leaders) < 2:
+        leaders = figures.represented(case, fastest)[0] if fastest else NOTHING
+    return (
+        case.case,
+        *(f"{ratio.median:.2f}x" if ratio else NOTHING for ratio in ratios),
+        leaders,
+        percent(share),
+        "" if share is None else "peak" if figures.compute_bound(case) else "copy",
+    )
 
 
 def _sizes_only(cases: Sequence[str]) -> Column:
@@ -268,13 +241,6 @@ def _sizes_only(cases: Sequence[str]) -> Column:
     names = ",".join(name for name, equals, _ in words[0] if equals)
     sizes = tuple(",".join(size if equals else name for name, equals, size in of_case) for of_case in words)
     return Column(f"best of each way\n{names}", sizes, left=True)
-
-
-def _leaders(one: Swept) -> str:
-    """The fastest implementation, or the ways that are within noise."""
-    if len(one.leaders) > 1:
-        return ", ".join(one.leaders)
-    return one.fastest.label if one.fastest else NOTHING
 
 
 # --------------------------------------------------------------------------- why and next
@@ -286,12 +252,12 @@ def _why(comparison: Comparison, case: CaseComparison, most: int, width: int, st
     chosen: list[str] = []
     for text in evidence(comparison, case):
         text = text if chosen else start + text
-        takes = _wrapped(_INDENT + text, WIDEST, _INDENT).count("\n") + 1
+        takes = paragraph(_INDENT + text, WIDEST, hanging=_INDENT).count("\n") + 1
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)
-    said = "\n".join(_wrapped(_INDENT + text, width, _INDENT) for text in chosen)
-    return ["WHY" + said[3:]] if chosen else []
+    why = "\n".join(paragraph(_INDENT + text, width, hanging=_INDENT) for text in chosen)
+    return ["WHY" + why[3:]] if chosen else []
 
 
 def _next(facts: Sequence[str], width: int) -> str:
@@ -305,23 +271,10 @@ def _next(facts: Sequence[str], width: int) -> str:
 
 def _facts(start: str, facts: Sequence[str], width: int) -> str:
     """Facts in lines, a dot between two; none is broken unless it is wider than a line."""
-    texts = [""]
-    indent = " " * len(start) if start else "  "
-    for fact in facts:
-        joined = f"{texts[-1]} · {fact}" if texts[-1] else fact
-        if texts[-1] and len(indent if len(texts) > 1 else start) + len(joined) > width:
-            texts.append(fact)
-        else:
-            texts[-1] = joined
-    return "\n".join(
-        _wrapped((start if i == 0 else indent) + text, width, indent) for i, text in enumerate(texts)
-    )
-
-
-def _wrapped(text: str, width: int, hanging: str) -> str:
-    """A paragraph set in as ``text`` itself is."""
-    start = text[: len(text) - len(text.lstrip())]
-    return paragraph(text.lstrip(), width, start, hanging)
+    room = width - len(start) - len(_DOT)
+    text = _DOT.join(fact if len(fact) > room else fact.replace(" ", _NO_BREAK) for fact in facts)
+    lines = paragraph(text, width, start, " " * len(start) or "  ").split("\n")
+    return "\n".join(line.removesuffix(_DOT.rstrip(" ")).replace(_NO_BREAK, " ") for line in lines)
 
 
 # --------------------------------------------------------------------------- legend

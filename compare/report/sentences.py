@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from compare.model.op import is_library, way_of
 from compare.model.result import CaseComparison, Comparison, KernelResources, Row
+from compare.report import lines
 from compare.report.tables import number, percent, speedup
 from compare.timing import figures
 from compare.timing.speed_of_light import scaled
@@ -27,7 +28,7 @@ _TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTC
 
 
 @dataclass(frozen=True)
-class Said:
+class Sentence:
     """A sentence, its subject (one sentence per subject) and its weight, 0 to 1."""
 
     subject: str
@@ -37,291 +38,290 @@ class Said:
     """The table of the default screen shows it already."""
 
 
-Rule = Callable[[Comparison, CaseComparison], Iterator[Said]]
+class _Facts:
+    """What the rules look at: one case, its kernels of one architecture."""
+
+    def __init__(self, comparison: Comparison, case: CaseComparison) -> None:
+        self.case = case
+        self.sizes = comparison.code_sizes
+        self.any_timed = bool(figures.timed_cases(comparison))
+        self.timed = sorted(filter(_is_timed, case.rows), key=figures.cold_us)
+        """Fastest first."""
+        self.best = {
+            way: figures.fastest(row for row in case.rows if way_of(row.label) == way)
+            for way in ("triton", "cuda")
+        }
+        self.baseline = figures.row_of(case, figures.baseline_of(case))
+        device = next((row.recorded.device for row in case.rows if row.recorded), "")
+        self.there = f" on the {device}" if device else ""
+        """Replayed figures are not from here, and the sentence says so."""
+
+    def name(self, row: Row) -> str:
+        """As the table names it."""
+        return figures.represented(self.case, row)[0]
+
+    def reach(self, row: Row) -> str:
+        """``95% of copy bandwidth``; empty where it is not known."""
+        share = figures.share(self.case, row)
+        return "" if share is None else f"{percent(share)} of {figures.share_of(self.case)}"
+
+
+Rule = Callable[[_Facts], Iterator[Sentence]]
 
 
 def sentences(comparison: Comparison) -> list[str]:
     """The most telling findings on the main case, at most four, most telling first."""
     case = figures.main_case(comparison)
-    return [] if case is None else [said.text for said in _found(comparison, case)][:MOST]
+    if case is None:
+        return []
+    narrowed, _ = lines.of_one_arch(comparison, case)
+    return [each.text for each in _findings(comparison, narrowed)][:MOST]
 
 
 def evidence(comparison: Comparison, case: CaseComparison) -> list[str]:
     """The findings on one case that the screen's table does not show, most telling first."""
-    return [said.text for said in _found(comparison, case) if not said.in_table]
+    return [each.text for each in _findings(comparison, case) if not each.in_table]
 
 
-def _found(comparison: Comparison, case: CaseComparison) -> list[Said]:
+def _findings(comparison: Comparison, case: CaseComparison) -> list[Sentence]:
     """One finding a subject."""
-    found = [said for rule in _RULES for said in rule(comparison, case)]
-    chosen: dict[str, Said] = {}
-    for said in sorted(found, key=lambda said: -said.weight):
-        chosen.setdefault(said.subject, said)
+    facts = _Facts(comparison, case)
+    chosen: dict[str, Sentence] = {}
+    for each in sorted((each for rule in _RULES for each in rule(facts)), key=lambda each: -each.weight):
+        chosen.setdefault(each.subject, each)
     return list(chosen.values())
+
+
+def _is_timed(row: Row) -> bool:
+    return row.timing is not None and row.timing.cold_us is not None
+
+
+def _lead(row: Row | None, other: Row | None) -> str | None:
+    """The speedup with its interval; empty within noise; None where the two cannot be compared."""
+    ratio = figures.ratio(row, other) if row and other else None
+    if row is None or other is None or ratio is None:
+        return None
+    return speedup(ratio) if figures.differs(row, other) else ""
 
 
 # --------------------------------------------------------------------------- rules
 
 
-def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _bound(facts: _Facts) -> Iterator[Sentence]:
     """Which ceiling binds by the measured ridge, and what share of it the fastest row reaches."""
-    best = next(iter(_timed(case)), None)
-    share = figures.share(case, best) if best else None
-    if best is None or share is None:
+    share = figures.share(facts.case, facts.timed[0]) if facts.timed else None
+    if share is None:
         return
-    ridge, name = figures.ridge(case), figures.represented(case, best)[0]
-    at = f" ({number(figures.intensity(case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
-    reach = f"{percent(share)} of {figures.share_of(case).removesuffix(' (measured)')}"
+    ridge, name = figures.ridge(facts.case), facts.name(facts.timed[0])
+    at = f" ({number(figures.intensity(facts.case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
+    reach = facts.reach(facts.timed[0]).removesuffix(" (measured)")
     if share < figures.FAR:
-        kind = "compute" if figures.compute_bound(case) else "memory"
+        kind = "compute" if figures.compute_bound(facts.case) else "memory"
         text = f"Not {kind} bound at this size{at}: {name} at {reach}."
-    elif figures.compute_bound(case):
+    elif figures.compute_bound(facts.case):
         whose = ", which is PyTorch's own product" if share > _BEYOND else ""
         text = f"Compute bound{at}: {name} at {reach}{whose}."
     else:
-        moved = scaled(case.cost.bytes, "B")
+        moved = scaled(facts.case.cost.bytes, "B")
         what = f"{moved} at" if ridge else f"{moved} compulsory, {name} at"
         text = f"Memory bound{at}: {what} {reach}."
-    yield Said("bound", 1.0, text)
+    yield Sentence("bound", 1.0, text)
 
 
-def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _fastest(facts: _Facts) -> Iterator[Sentence]:
     """Whether anything beats the baseline."""
-    timed = [row for row in _timed(case) if not is_library(row.label)]
-    baseline = figures.row_of(case, figures.baseline_of(case))
-    if len(timed) < 2 or baseline is None or not _timed_row(baseline):
+    timed = [row for row in facts.timed if not is_library(row.label)]
+    if len(timed) < 2 or facts.baseline is None or not _is_timed(facts.baseline):
         return
-    best, second = timed[0], timed[1]
-    there = _there(case)
-    if best is baseline:
-        lead = figures.ratio(best, second)
-        if lead is not None and figures.differs(best, second):
-            text = f"{best.label} is the fastest{there}: speedup {speedup(lead)} vs {second.label}, the next."
-            yield Said("fastest", 0.95, text)
+    best, second = timed[:2]
+    if best is facts.baseline:
+        if lead := _lead(best, second):
+            text = f"{best.label} is the fastest{facts.there}: speedup {lead} vs {second.label}, the next."
+            yield Sentence("fastest", 0.95, text)
             return
         best = second
-    gain = figures.ratio(best, baseline)
-    if gain is None:
-        return
-    if figures.differs(best, baseline) and gain.median > 1:
-        ties = [row.label for row in timed if row is not best and _ties(best, row)]
-        level = f", within noise of {_names(ties[:2])}" if ties else ""
-        text = f"{best.label} is the fastest{there}{level}: speedup {speedup(gain)} vs {baseline.label}."
-        yield Said("fastest", 0.98, text, in_table=True)
-        return
-    name = figures.represented(case, best)[0]
-    its = f" {name} is at {speedup(gain)}." if figures.differs(best, baseline) else ""
-    text = f"Nothing is measurably faster than {baseline.label}{there}.{its}"
-    yield Said("fastest", 0.95, text)
+    ratio, lead = figures.ratio(best, facts.baseline), _lead(best, facts.baseline)
+    if ratio and lead and ratio.median > 1:
+        ties = [row.label for row in timed if row is not best and _lead(best, row) == ""]
+        level = f", within noise of {' and '.join(ties[:2])}" if ties else ""
+        text = f"{best.label} is the fastest{facts.there}{level}: speedup {lead} vs {facts.baseline.label}."
+        yield Sentence("fastest", 0.98, text, in_table=True)
+    elif lead is not None:
+        its = f" {facts.name(best)} is at {lead}." if lead else ""
+        yield Sentence(
+            "fastest", 0.95, f"Nothing is measurably faster than {facts.baseline.label}{facts.there}.{its}"
+        )
 
 
-def _triton_and_cuda(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _triton_and_cuda(facts: _Facts) -> Iterator[Sentence]:
     """The best of each against the other, with the code that each takes."""
-    triton, cuda = (_fastest_of(case, way) for way in ("triton", "cuda"))
+    triton, cuda = facts.best["triton"], facts.best["cuda"]
     if triton is None or cuda is None:
         return
-    cuda = figures.represented(case, cuda)[1]
-    lead = figures.ratio(triton, cuda)
-    if lead is None:
+    cuda = figures.represented(facts.case, cuda)[1]
+    rows = {"Triton": triton, "CUDA": cuda}
+    code = {way: facts.sizes[row.label].lines for way, row in rows.items() if row.label in facts.sizes}
+    longer, effort = "", ""
+    if len(code) == 2 and all(code.values()) and len(set(code.values())) == 2:
+        longer = max(code, key=lambda way: code[way])
+        effort = f"takes {max(code.values()) / min(code.values()):.1f}x the lines"
+    ratio = figures.ratio(triton, cuda)
+    if ratio is None:
         return
-    sizes = comparison.code_sizes
-    code = {
-        way: sizes[row.label].lines for way, row in (("Triton", triton), ("CUDA", cuda)) if row.label in sizes
-    }
-    longer = max(code, key=lambda way: code[way], default="")
-    more = (
-        max(code.values(), default=0) / min(code.values()) if len(code) == 2 and all(code.values()) else 1.0
-    )
-    effort = f"takes {more:.1f}x the lines"
-    if not figures.differs(triton, cuda):
-        text = "Triton and CUDA are within noise" + (f"; {longer} {effort}" if more > 1 else "")
+    ahead, behind = ("Triton", "CUDA") if ratio.median > 1 else ("CUDA", "Triton")
+    lead = _lead(rows[ahead], rows[behind])
+    if not lead:
+        text = "Triton and CUDA are within noise" + (f"; {longer} {effort}" if effort else "")
     else:
-        ahead, behind = (triton, cuda) if lead.median > 1 else (cuda, triton)
-        names = ("Triton", "CUDA") if ahead is triton else ("CUDA", "Triton")
-        text = f"{names[0]}: speedup {speedup(figures.ratio(ahead, behind) or lead)} vs {names[1]}"
-        if more > 1:
-            text += f", and {effort}" if longer == names[0] else f", which {effort}"
-    yield Said("triton and cuda", 0.97, f"{text}.")
+        text = f"{ahead}: speedup {lead} vs {behind}"
+        if effort:
+            text += f", and {effort}" if longer == ahead else f", which {effort}"
+    yield Sentence("triton and cuda", 0.97, f"{text}.")
 
 
-def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _beside_a_library(facts: _Facts) -> Iterator[Sentence]:
     """The best CUDA of this project against a library's kernels."""
-    own = _fastest_of(case, "cuda")
-    for row in (row for row in _timed(case) if is_library(row.label)):
-        lead = figures.ratio(own, row) if own else None
-        if own is None or lead is None:
-            continue
-        its = f": speedup {speedup(lead)} vs" if figures.differs(own, row) else " is within noise of"
-        yield Said("library", 0.75, f"{figures.represented(case, own)[0]}{_there(case)}{its} {row.label}.")
+    own = facts.best["cuda"]
+    for row in (row for row in facts.timed if is_library(row.label)):
+        lead = _lead(own, row)
+        if own and lead is not None:
+            its = f": speedup {lead} vs" if lead else " is within noise of"
+            yield Sentence("library", 0.75, f"{facts.name(own)}{facts.there}{its} {row.label}.")
 
 
-def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _trials(facts: _Facts) -> Iterator[Sentence]:
     """What the best of other values buys over the default."""
-    for rows in figures.trials(case):
+    for rows in figures.trials(facts.case):
         best = figures.fastest(rows)
         default = next((row for row in rows if not figures.is_trial(row)), None)
-        if not figures.timed_trials(rows) or best is None or default is None or not _timed_row(default):
+        if not figures.timed_trials(rows) or best is None or default is None or not _is_timed(default):
             continue
-        lead = figures.ratio(best, default)
-        if best is not default and lead is not None and figures.differs(best, default):
+        name, values = default.label, default.configuration.text
+        if best is not default and (lead := _lead(best, default)):
             text = (
-                f"{default.label} is the fastest with {best.configuration.text}{_there(case)}: speedup "
-                f"{speedup(lead)} vs its default, {default.configuration.text}."
+                f"{name} is the fastest with {best.configuration.text}{facts.there}: speedup {lead} vs its "
+                f"default, {values}."
             )
         else:
-            slowest = max(filter(_timed_row, rows), key=figures.cold_us)
-            behind = figures.ratio(slowest, default)
-            loss = (
-                f"; the slowest, {slowest.configuration.text}, is at {speedup(behind)}"
-                if behind is not None and figures.differs(default, slowest)
-                else ""
-            )
-            text = (
-                f"No other value is measurably faster{_there(case)} than the default of {default.label}, "
-                f"{default.configuration.text}{loss}."
-            )
-        yield Said(f"trials of {default.label}", 1.1, text)
+            slowest = max(filter(_is_timed, rows), key=figures.cold_us)
+            behind = _lead(slowest, default)
+            loss = f"; the slowest, {slowest.configuration.text}, is at {behind}" if behind else ""
+            than = f"than the default of {name}, {values}{loss}"
+            text = f"No other value is measurably faster{facts.there} {than}."
+        yield Sentence(f"trials of {name}", 1.1, text)
 
 
-def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _naive(facts: _Facts) -> Iterator[Sentence]:
     """How many kernels the naive PyTorch launches."""
-    baseline = figures.row_of(case, figures.baseline_of(case))
-    naive = next((r for r in case.rows if r.level == "naive" and r.label.startswith("torch.")), None)
-    if naive is None or baseline is None or not figures.differs(baseline, naive):
+    naive = next((r for r in facts.case.rows if r.level == "naive" and r.label.startswith("torch.")), None)
+    if naive is None or facts.baseline is None or not figures.differs(facts.baseline, naive):
         return
     many, few = (
-        sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, baseline)
+        sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, facts.baseline)
     )
     if many > few > 0:
-        text = f"{naive.label} launches {many} kernels ({baseline.label}: {few}); each passes over memory."
-        yield Said("naive", 0.6, text)
+        passes = f"{naive.label} launches {many} kernels ({facts.baseline.label}: {few})"
+        yield Sentence("naive", 0.6, f"{passes}; each passes over memory.")
 
 
-def _launch(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _launch(facts: _Facts) -> Iterator[Sentence]:
     """Rows whose launch overhead exceeds their GPU time: back to back, the host is the limit."""
     bound = [
         (row, row.timing.launch_us.median, row.timing.warm_us.median)
-        for row in case.rows
+        for row in facts.case.rows
         if row.timing and row.timing.launch_us and row.timing.warm_us
         # Both intervals must clear each other.
         if row.timing.launch_us.low > row.timing.warm_us.high
     ]
-    if not bound:
-        return
-    best = [_fastest_of(case, way) for way in ("triton", "cuda")]
-    row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
-    rows = f"{len(bound)} of {len(_timed(case))} rows"
-    times = f"{row.label} {number(launch, 2)} > {number(warm, 2)} µs"
-    yield Said("launch", 0.85, f"Launch overhead > GPU time in {rows}: {times}.")
+    if bound:
+        best = facts.best.values()
+        row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
+        rows = f"{len(bound)} of {len(facts.timed)} rows"
+        times = f"{row.label} {number(launch, 2)} > {number(warm, 2)} µs"
+        yield Sentence("launch", 0.85, f"Launch overhead > GPU time in {rows}: {times}.")
 
 
-def _instruction(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _instruction(facts: _Facts) -> Iterator[Sentence]:
     """What the best of each way multiplies with, where the machine code was read for it."""
-    said: dict[str, str] = {}
-    for way in ("triton", "cuda"):
-        best = _fastest_of(case, way)
-        kernels = [k for _, _, by_arch in figures.kernels([best] if best else []) for k in by_arch.values()]
-        used = next(
-            (k.instruction for k in sorted(kernels, key=_tensor_core, reverse=True) if k.instruction), ""
-        )
-        if best and used:
-            said[figures.represented(case, best)[0]] = used
-    if said:
-        cores = [used.startswith(_TENSOR_CORES) for used in said.values()]
+    used: dict[str, str] = {}
+    for best in filter(None, facts.best.values()):
+        read = [kernel.instruction for kernel in _kernels(best) if kernel.instruction]
+        if read:
+            used[facts.name(best)] = max(read, key=lambda each: each.startswith(_TENSOR_CORES))
+    if used:
+        cores = [each.startswith(_TENSOR_CORES) for each in used.values()]
         kind = "Tensor cores" if all(cores) else "No tensor cores" if not any(cores) else "Multiplies by"
-        same = len(set(said.values())) == 1
-        each = ", ".join(said if same else (f"{name} {used}" for name, used in said.items()))
-        yield Said("instruction", 0.7, f"{kind}{f' ({used})' if same else ''}: {each}.")
+        same = len(set(used.values())) == 1
+        each = ", ".join(used if same else map(" ".join, used.items()))
+        yield Sentence(
+            "instruction", 0.7, f"{kind}{f' ({next(iter(used.values()))})' if same else ''}: {each}."
+        )
 
 
-def _tensor_core(kernel: KernelResources) -> bool:
-    return kernel.instruction.startswith(_TENSOR_CORES)
+def _kernels(row: Row) -> list[KernelResources]:
+    return [kernel for _, _, by_arch in figures.kernels([row]) for kernel in by_arch.values()]
 
 
-def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _resources(facts: _Facts) -> Iterator[Sentence]:
     """Spills first, then low occupancy of the best of each way."""
-    for row, _, by_arch in figures.kernels(case.rows):
-        spilled = {arch: kernel.spilled_bytes for arch, kernel in by_arch.items() if kernel.spilled_bytes}
-        if spilled:
-            where = " / ".join(
-                f"{count} bytes per thread on {arch}" for arch, count in sorted(spilled.items())
-            )
-            share = figures.share(case, row)
-            cost = f", {percent(share)} of {figures.share_of(case)}" if share is not None else ""
-            name = figures.represented(case, row)[0]
-            yield Said("spills", 0.65, f"{name} spills registers: {where}{cost}.")
-    for way in ("cuda", "triton"):
-        best = _fastest_of(case, way)
-        for row, _, by_arch in figures.kernels([best] if best else []):
-            kernel = next(iter(by_arch.values()))
-            share = figures.share(case, row)
-            if kernel.occupancy is None or kernel.occupancy > 0.5 or not kernel.limiter or share is None:
-                continue
-            enough = ": enough work in flight" if share >= CLOSE else ""
-            text = (
-                f"{figures.represented(case, row)[0]}: occupancy {percent(kernel.occupancy)}, limited by "
-                f"{kernel.limiter}, at {percent(share)} of {figures.share_of(case)}{enough}."
-            )
-            yield Said("occupancy", 0.5, text)
+    for row in facts.case.rows:
+        for kernel in (kernel for kernel in _kernels(row) if kernel.spilled_bytes):
+            where = f"{kernel.spilled_bytes} bytes per thread on {kernel.arch.rstrip('af')}"
+            cost = f", {reach}" if (reach := facts.reach(row)) else ""
+            yield Sentence("spills", 0.65, f"{facts.name(row)} spills registers: {where}{cost}.")
+    for best in (facts.best["cuda"], facts.best["triton"]):
+        for kernel in _kernels(best) if best and facts.reach(best) else ():
+            if kernel.occupancy is not None and kernel.occupancy <= 0.5 and kernel.limiter and best:
+                enough = (figures.share(facts.case, best) or 0.0) >= CLOSE
+                low = f"occupancy {percent(kernel.occupancy)}, limited by {kernel.limiter}"
+                at = f"{facts.reach(best)}{': enough work in flight' if enough else ''}"
+                yield Sentence("occupancy", 0.5, f"{facts.name(best)}: {low}, at {at}.")
 
 
-def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _first_call(facts: _Facts) -> Iterator[Sentence]:
     """What compiling costs, and after how many calls it is earned back against the baseline."""
-    row, baseline = figures.fastest(case.rows), figures.row_of(case, figures.baseline_of(case))
+    row = figures.fastest(facts.case.rows)
     first_ms = row.timing.first_call_ms if row and row.timing else None
-    if row is None or baseline is None or first_ms is None or first_ms < 500:
+    if row is None or facts.baseline is None or first_ms is None or first_ms < 500:
         return
-    saved_us = figures.cold_us(baseline) - figures.cold_us(row)
-    if 0 < saved_us < math.inf and figures.differs(row, baseline):
+    saved_us = figures.cold_us(facts.baseline) - figures.cold_us(row)
+    if 0 < saved_us < math.inf and figures.differs(row, facts.baseline):
         cost = f"first call (compile + run) {first_ms / 1e3:.1f} s"
         calls = f"{first_ms * 1e3 / saved_us:,.0f} calls"
         weight = 0.35 + min(0.1, first_ms / 1e5)
-        yield Said("first call", weight, f"{row.label}: {cost}, earned back after {calls}.")
+        yield Sentence("first call", weight, f"{row.label}: {cost}, earned back after {calls}.")
 
 
-def _cache(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _cache(facts: _Facts) -> Iterator[Sentence]:
     """Whether the case fits into the L2 cache, by the fastest row's warm time."""
-    for row in _timed(case)[:1]:
+    for row in facts.timed[:1]:
         timing = row.timing
         if timing and timing.cold_us and timing.warm_us and timing.cold_us.low > 1.5 * timing.warm_us.high:
             times = f"{number(timing.warm_us.median)} µs, not {number(timing.cold_us.median, 4)}"
-            size = scaled(case.cost.bytes, "B")
+            size = scaled(facts.case.cost.bytes, "B")
             text = f"With its input in the L2 cache {row.label} takes {times}: the case's {size} fit there."
-            yield Said("cache", 0.45, text)
+            yield Sentence("cache", 0.45, text)
 
 
-def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+def _effort(facts: _Facts) -> Iterator[Sentence]:
     """Where nothing was timed: code size and registers of the same variant in Triton and CUDA."""
-    if figures.timed_cases(comparison):
-        return
-    sizes = {label: size for label, size in comparison.code_sizes.items() if size.kernel.tokens}
+    sizes = {label: size for label, size in facts.sizes.items() if size.kernel.tokens}
     variants = [label.partition(".")[2] for label in sizes if label.startswith("triton.")]
     shared = [variant for variant in variants if f"cupy.{variant}" in sizes]
-    if not shared:
+    if facts.any_timed or not shared:
         return
     variant = min(shared, key=lambda variant: sizes[f"triton.{variant}"].tokens)
     labels = f"triton.{variant}", f"cupy.{variant}"
-    registers = [_registers(case, label) for label in labels]
-    on = next(iter(registers[0]), "")
-    takes = (
-        f"; {registers[0][on]} and {registers[1][on]} registers/thread on {on}"
-        if on and on in registers[1]
-        else ""
-    )
+    rows = [row for label in labels if (row := figures.row_of(facts.case, label)) and row.resources]
+    takes = ""
+    if len(rows) == 2:
+        first, second = (max(kernel.registers for kernel in _kernels(row)) for row in rows)
+        on = rows[0].resources[0].arch.rstrip("af")
+        takes = f"; {first} and {second} registers/thread on {on}"
     triton, cuda = (sizes[label] for label in labels)
     what = f"The same algorithm ({triton.algorithm})" if triton.has_algorithm_of(cuda) else variant
     text = f"{what} is {triton.lines} lines in Triton and {cuda.lines} in CUDA{takes}."
-    yield Said("effort", 0.6, text)
-
-
-def _registers(case: CaseComparison, label: str) -> dict[str, int]:
-    """Registers/thread by architecture, the newest first, of the kernel that takes most, as the table has."""
-    row = figures.row_of(case, label)
-    found: dict[str, int] = {}
-    for _, _, by_arch in figures.kernels([row] if row else []):
-        for arch, kernel in by_arch.items():
-            found[arch] = max(kernel.registers, found.get(arch, 0))
-    return {arch: found[arch] for arch in sorted(found, key=lambda arch: -int(arch.removeprefix("sm_")))}
+    yield Sentence("effort", 0.6, text)
 
 
 _RULES: tuple[Rule, ...] = (
@@ -338,34 +338,3 @@ _RULES: tuple[Rule, ...] = (
     _cache,
     _effort,
 )
-
-
-# --------------------------------------------------------------------------- words
-
-
-def _timed_row(row: Row) -> bool:
-    return row.timing is not None and row.timing.cold_us is not None
-
-
-def _timed(case: CaseComparison) -> list[Row]:
-    """Timed rows, fastest first."""
-    return sorted(filter(_timed_row, case.rows), key=figures.cold_us)
-
-
-def _fastest_of(case: CaseComparison, way: str) -> Row | None:
-    return figures.fastest(row for row in case.rows if way_of(row.label) == way)
-
-
-def _ties(best: Row, row: Row) -> bool:
-    lead = figures.ratio(best, row)
-    return lead is not None and not figures.differs(best, row)
-
-
-def _there(case: CaseComparison) -> str:
-    """Replayed figures are not from here, and the sentence says so."""
-    device = next((row.recorded.device for row in case.rows if row.recorded), "")
-    return f" on the {device}" if device else ""
-
-
-def _names(labels: list[str]) -> str:
-    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class Steps:
-    """Prints each step when it is over, with the wall-clock seconds it took.
+    """Prints each step when the next one begins, or at the `end`, with the wall-clock seconds it took."""
 
-    A step lasts until another one is named, or until `end`.
-    """
-
-    def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
-        self._clock_s = clock_s
-        self._first_s = self._begin_s = clock_s()
+    def __init__(self) -> None:
+        self._first_s = self._begin_s = time.perf_counter()
         self._what = ""
 
     def __call__(self, what: str, done: float = 0.0) -> None:
-        if what != self._what:
-            self._finish()
-            self._what = what
+        if what == self._what:
+            return
+        now_s = time.perf_counter()
+        if self._what:
+            _line(now_s - self._begin_s, self._what)
+        self._what, self._begin_s = what, now_s
 
     def end(self) -> None:
         """The last step is over; say what all of them took."""
-        self._finish()
-        self._line(self._begin_s - self._first_s, "in all")
+        self("")
+        _line(self._begin_s - self._first_s, "in all")
 
-    def _finish(self) -> None:
-        now_s = self._clock_s()
-        if self._what:
-            self._line(now_s - self._begin_s, self._what)
-        self._what, self._begin_s = "", now_s
 
-    def _line(self, seconds: float, what: str) -> None:
-        print(f"{seconds:8.2f} s  {what}", file=sys.stderr, flush=True)
+def _line(seconds: float, what: str) -> None:
+    print(f"{seconds:8.2f} s  {what}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -45,8 +39,8 @@ def steps(verbose: bool) -> Iterator[Steps | None]:
     if not verbose:
         yield None
         return
-    told = Steps()
+    every = Steps()
     try:
-        yield told
+        yield every
     finally:
-        told.end()
+        every.end()

@@ -80,14 +80,14 @@ def _where(counts: Sequence[int], cases: Sequence[CaseComparison]) -> str:
 
 def failures(comparison: Comparison) -> list[tuple[str, list[Row]]]:
     """``(case, rows)``, wrong ones first: each row on its first such case, equal reasons together."""
-    found: dict[tuple[bool, str, str], list[Row]] = {}
+    groups: dict[tuple[bool, str, str], list[Row]] = {}
     seen: set[str] = set()
     for case in comparison.cases:
         for row in case.rows:
             if row.status in (*WRONG, "failed") and row.label not in seen:
                 seen.add(row.label)
-                found.setdefault((row.status == "failed", row.reason, case.case), []).append(row)
-    return [(case, rows) for (_, _, case), rows in sorted(found.items(), key=lambda entry: entry[0][0])]
+                groups.setdefault((row.status == "failed", row.reason, case.case), []).append(row)
+    return [(case, rows) for (_, _, case), rows in sorted(groups.items(), key=lambda entry: entry[0][0])]
 
 
 def not_run(comparison: Comparison) -> Iterator[str]:
@@ -180,19 +180,18 @@ def next_steps(comparison: Comparison, view: View) -> list[str]:
 
 def launch(case: CaseComparison) -> str:
     """``launch overhead: triton 62 µs, cupy 39, pybind 27 (torch.eager 18)``: of the best of each route."""
-    every = {line.label: line for line in lines.every(case)}
-    best = [
-        every[row.label] for way in ("triton", "cuda") for row in lines.best_variant(case, way, case.rows)
-    ]
-    said = [f"{line.route} {number(line.launch_us, 2)}" for line in best if line.launch_us]
-    if not said:
+    best = [row for way in ("triton", "cuda") for row in lines.best_variant(case, way, case.rows)]
+    reference = figures.row_of(case, figures.baseline_of(case))
+    us = {
+        row.label: number(row.timing.launch_us.median, 2)
+        for row in (*best, reference)
+        if row and row.timing and row.timing.launch_us
+    }
+    words = [f"{row.label.partition('.')[0]} {us[row.label]}" for row in best if row.label in us]
+    if not words:
         return ""
-    said[0] += " µs"
-    reference = every.get(figures.baseline_of(case))
-    theirs = ""
-    if reference and reference.launch_us is not None:
-        theirs = f" ({reference.label} {number(reference.launch_us, 2)})"
-    return f"launch overhead: {', '.join(said)}{theirs}"
+    theirs = f" ({reference.label} {us[reference.label]})" if reference and reference.label in us else ""
+    return f"launch overhead: {', '.join([f'{words[0]} µs', *words[1:]])}{theirs}"
 
 
 def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
@@ -228,29 +227,24 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
 
 def yours(case: CaseComparison, labels: frozenset[str]) -> Iterator[str]:
     """A user's rows: verdict, speedup and place among all timed rows."""
-    timed = [line for line in lines.every(case) if figures.stands(line.row) and line.us is not None]
-    timed.sort(key=lambda line: line.us or 0.0)
-    places = {line.label: place for place, line in enumerate(timed)}
-    for row in case.rows:
-        if row.label not in labels or row.status != "ok":
+    every = lines.every(case)
+    timed = sorted(
+        (line for line in every if line.us and figures.stands(line.row)), key=lambda line: line.us or 0
+    )
+    for line in every:
+        if line.label not in labels or line.row.status != "ok":
             continue
-        if row.label not in places:
-            yield f"{row.label}: correct, not timed"
+        if line not in timed:
+            yield f"{line.label}: correct, not timed"
             continue
-        place = places[row.label]
-        line = timed[place]
-        beside = [
-            f"{word} {timed[at].label}"
-            for word, at in (("behind", place - 1), ("ahead of", place + 1))
-            if 0 <= at < len(timed)
-        ]
+        place = timed.index(line)
+        beside = [f"behind {ahead.label}" for ahead in timed[:place][-1:]]
+        beside += [f"ahead of {behind.label}" for behind in timed[place + 1 :][:1]]
         speed = ""
         if line.speedup and not line.reference:
             speed = f", speedup {line.speedup.median:.2f}x vs {figures.baseline_of(case)}"
-        yield (
-            f"{row.label}: correct{speed}, {_ordinal(place + 1)} of {len(timed)} rows"
-            f"{' (' + ', '.join(beside) + ')' if beside else ''}"
-        )
+        where = f" ({', '.join(beside)})" if beside else ""
+        yield f"{line.label}: correct{speed}, {_ordinal(place + 1)} of {len(timed)} rows{where}"
 
 
 def _ordinal(place: int) -> str:

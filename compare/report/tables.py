@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
@@ -14,7 +14,8 @@ from compare.report import lines
 from compare.report.lines import WORDS, Line, grouped
 from compare.timing import calibration, figures
 from compare.timing.statistics import ENOUGH
-from compare.tuning.matching import configured
+from compare.tuning import sweep as values
+from compare.tuning.matching import configured, registered_as
 
 NOTHING = "-"
 
@@ -29,8 +30,11 @@ class Table:
     text_columns: tuple[str, ...] = ()
     """Headers of the columns set flush left, besides the first."""
     legend: tuple[str, ...] = ()
-    """What its columns mean, a sentence or two each."""
+    """What it says that is not of every such table, a sentence or two each."""
 
+
+Block = Table | str
+"""Of a screen or a Markdown document: a table, or a text, whose lines that are set in are a list."""
 
 T = TypeVar("T")
 
@@ -47,41 +51,49 @@ def table(
     return Table(title, tuple(columns), rows, text_columns, legend)
 
 
-_ERROR_LEGEND = "max abs and max rel error: against fp64; % of tolerance: the most that any element uses."
-_SPEED_LEGEND = (
-    "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
-    "± and brackets: 95% interval; n: samples, where they are too few for one. {work} launch overhead: host "
-    "time until the call returns. first call: compile or load, then run. The interval of a "
-    "speedup holds the variance between processes. within noise: it includes 1."
-)
-_TRAFFIC_LEGEND = (
-    "GB/s: compulsory bytes (every input read once, every output written once) over the cold time; % of copy "
-    "bandwidth: over what a copy reached in the same run."
-)
-_ARITHMETIC_LEGEND = (
-    "TFLOP/s: the operations of the case over the cold time; % of peak (measured): over what the library's "
-    "matmul of this dtype reached in the same run."
-)
-_INSTRUCTION_LEGEND = (
-    "multiplies by: the instruction in its machine code, and its shape; - for PyTorch's own kernels."
-)
-_ENDURANCE_LEGEND = (
-    "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
-    "without a pause, once their time has settled."
-)
-_TUNING_LEGEND = (
-    "tried: how many of the configurations that there are were timed; search: what that took, compiling them "
-    "included, as part of the first call unless it is from the cache of an earlier run (--retune searches "
-    "anew)."
-)
-_OCCUPANCY_LEGEND = "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical)."
-_ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
-_CODE_LEGEND = (
-    "own: the kernels that the default case launches, and the function that launches them. op helpers: the "
-    "op's other code that these use. shared: code for any op that they use; Triton's (tl.load, tl.sum) is "
-    "the compiler's and not counted."
-)
-_CHANGED_LEGEND = "*: its source has changed since."
+_MEANINGS = {
+    "% of\ntolerance": (
+        "max abs and max rel error: against fp64; % of tolerance: the most that any element uses."
+    ),
+    "warm\nµs": (
+        "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA "
+        "graph. ± and brackets: 95% interval; n: samples, where they are too few for one."
+    ),
+    "GB/s": (
+        "GB/s: compulsory bytes (every input read once, every output written once) over the cold time; % of "
+        "copy bandwidth: over what a copy reached in the same run."
+    ),
+    "TFLOP/s": (
+        "TFLOP/s: the operations of the case over the cold time; % of peak (measured): over what the "
+        "library's matmul of this dtype reached in the same run."
+    ),
+    "first call\nms": (
+        "launch overhead: host time until the call returns. first call: compile or load, then run. The "
+        "interval of a speedup holds the variance between processes. within noise: it includes 1."
+    ),
+    "multiplies by": (
+        "multiplies by: the instruction in its machine code, and its shape; - for PyTorch's own kernels."
+    ),
+    "burst\nµs": (
+        "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
+        "without a pause, once their time has settled."
+    ),
+    "search\ns": (
+        "tried: how many of the configurations that there are were timed; search: what that took, compiling "
+        "them included, as part of the first call unless it is from the cache of an earlier run (--retune "
+        "searches anew)."
+    ),
+    "which is": "default: what runs if nobody asks; level: it cannot be told apart from the fastest, cold.",
+    "occupancy": "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical).",
+    "own": (
+        "own: the kernels that the default case launches, and the function that launches them. op helpers: "
+        "the op's other code that these use. shared: code for any op that they use; Triton's (tl.load, "
+        "tl.sum) is the compiler's and not counted."
+    ),
+}
+"""What columns are, by the header of one of them."""
+_CHANGED = "*: its source has changed since."
+_ARCHS = "a / b / c: one figure for each architecture, or one for all where they agree."
 
 
 # --------------------------------------------------------------------------- one figure
@@ -96,37 +108,38 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
+def count(value: int | None) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def median(value: Estimate | None) -> str:
+    """``45.3``: four significant digits."""
+    return number(value.median if value else None, 4)
+
+
 def spread(value: Estimate | None) -> str:
     """``45.3 ±0.2``: a median, and how far the further end of its interval lies; ``45.3 (n=2)`` has none."""
-    if value is None:
-        return NOTHING
+    if value is None or len(value.samples) < ENOUGH:
+        return f"{median(value)} (n={len(value.samples)})" if value else NOTHING
     margin = max(value.high - value.median, value.median - value.low)
-    shown = number(value.median, 4)
-    if count := _few(value):
-        return f"{shown} (n={count})"
-    places = len(shown.partition(".")[2])
-    return f"{shown} ±{margin:.{places}f}"
+    places = len(median(value).partition(".")[2])
+    return f"{median(value)} ±{margin:.{places}f}"
 
 
 def times(value: Estimate | None) -> str:
     """``1.25 (1.24-1.26)``: a ratio and its interval; ``1.25 (n=2)`` has none."""
-    if value is None:
-        return NOTHING
-    interval = f"n={count}" if (count := _few(value)) else f"{value.low:.2f}-{value.high:.2f}"
-    return f"{value.median:.2f} ({interval})"
+    return NOTHING if value is None else f"{value.median:.2f} ({_interval(value, 2)})"
 
 
 def speedup(value: Estimate) -> str:
     """``1.25x (1.24-1.26)``, with a third decimal where it is near 1; ``1.25x (n=2)`` has no interval."""
     digits = 3 if 1 / 1.1 < value.median < 1.1 else 2
-    few = _few(value)
-    interval = f"n={few}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
-    return f"{value.median:.{digits}f}x ({interval})"
+    return f"{value.median:.{digits}f}x ({_interval(value, digits)})"
 
 
-def _few(value: Estimate) -> int:
-    """How many samples it has, where they are too few for an interval; 0 where not."""
-    return len(value.samples) if len(value.samples) < ENOUGH else 0
+def _interval(value: Estimate, digits: int) -> str:
+    few = len(value.samples) < ENOUGH
+    return f"n={len(value.samples)}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
 
 
 SAME = "within noise"
@@ -134,9 +147,9 @@ SAME = "within noise"
 
 def lead(row: Row, other: Row) -> str:
     """`times`, or `SAME` where that would claim a difference that is none."""
-    found = figures.ratio(row, other)
-    claims = found is None or figures.few(row, other) or figures.differs(row, other)
-    return times(found) if claims else SAME
+    ratio = figures.ratio(row, other)
+    claims = ratio is None or figures.few(row, other) or figures.differs(row, other)
+    return times(ratio) if claims else SAME
 
 
 def percent(share: float | None) -> str:
@@ -151,11 +164,47 @@ def error(value: float | None) -> str:
     return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
-def _median(value: Estimate | None) -> str:
-    return number(value.median if value else None, 4)
+# --------------------------------------------------------------------------- which tables
 
 
-# --------------------------------------------------------------------------- tables
+def details(comparison: Comparison, *, every: bool = False) -> list[Block]:
+    """All tables and notes, then the legends.
+
+    Args:
+        comparison: what was run.
+        every: the tables of every timed case; else of many only those of the main one.
+    """
+    timed, main = figures.timed_cases(comparison), figures.main_case(comparison)
+    swept = len(timed) > figures.LISTED_CASES
+    listed = [case for case in timed if case is main] if swept and not every else timed
+    blocks: list[Block | None] = [agreement(comparison)]
+    for case in listed:
+        blocks += [speed(case), side_by_side(case), endurance(case), card(case)]
+    blocks += [sweep(timed) if swept else None, *map(configurations, listed or comparison.cases)]
+    blocks += [*map(trials, comparison.cases), *map(resources, comparison.cases)]
+    blocks += [code(comparison), "\n".join(f"  {way}: {words}" for way, words in concepts(comparison))]
+    notes = [f"  {labels}: {' '.join(reason.split())}" for labels, reason in reasons(comparison)]
+    blocks.append("\n".join(["Not run, failed, and notes", *notes]) if notes else None)
+    shown = [block for block in blocks if block]
+    legend: dict[str, None] = {}
+    for block in (block for block in shown if isinstance(block, Table)):
+        meanings = (_MEANINGS[header] for header in block.headers if header in _MEANINGS)
+        legend |= dict.fromkeys((*meanings, *block.legend))
+    return [*shown, *([" ".join(legend)] if legend else [])]
+
+
+def added(comparison: Comparison) -> list[Block]:
+    """What ``--sustained``, ``--matched`` and ``--tune`` have added."""
+    rows = [row for case in comparison.cases for row in case.rows]
+    matched = any(row.configuration.model for row in rows)
+    blocks: list[Block | None] = []
+    for case in comparison.cases:
+        blocks += [endurance(case), configurations(case) if matched else None, trials(case)]
+    blocks += dict.fromkeys(row.configuration.unmatched for row in rows)
+    return [block for block in blocks if block]
+
+
+# --------------------------------------------------------------------------- speed
 
 
 def agreement(comparison: Comparison) -> Table | None:
@@ -177,7 +226,6 @@ def agreement(comparison: Comparison) -> Table | None:
             "cases\nchecked": lambda verdict: str(verdict.cases),
         },
         ("level", "correct"),
-        (_ERROR_LEGEND,),
     )
 
 
@@ -194,11 +242,6 @@ def speed(case: CaseComparison) -> Table:
     every = lines.every(case)
     checked = any(row.agreement for row in case.rows)
     origins = lines.recorded_on(case.rows)
-    legends = (
-        _ERROR_LEGEND if checked else "",
-        _SPEED_LEGEND.format(work=_ARITHMETIC_LEGEND if figures.compute_bound(case) else _TRAFFIC_LEGEND),
-        _CHANGED_LEGEND if any(line.stale for line in every) else "",
-    )
     return table(
         f"Speed on {case.case}" + (f", recorded on {'; '.join(origins)}" if origins else ""),
         every,
@@ -207,15 +250,15 @@ def speed(case: CaseComparison) -> Table:
             "level": lambda line: line.row.level,
             **(_ERROR_COLUMNS if checked else {}),
             "cold\nµs": lambda line: spread(line.timing.cold_us),
-            "warm\nµs": lambda line: _median(line.timing.warm_us),
-            "graph\nµs": lambda line: _median(line.timing.graph_us),
+            "warm\nµs": lambda line: median(line.timing.warm_us),
+            "graph\nµs": lambda line: median(line.timing.graph_us),
             **(_ARITHMETIC_COLUMNS if figures.compute_bound(case) else _TRAFFIC_COLUMNS),
             f"speedup vs\n{figures.baseline_of(case)}": _against,
             "launch\noverhead µs": lambda line: number(line.launch_us),
             "first call\nms": lambda line: number(line.timing.first_call_ms),
         },
         ("level", "correct"),
-        tuple(filter(None, legends)),
+        (_CHANGED,) if any(line.stale for line in every) else (),
     )
 
 
@@ -258,27 +301,28 @@ def side_by_side(case: CaseComparison) -> Table | None:
     if not pairs:
         return None
 
-    def us(route: str) -> Callable[[tuple[str, dict[str, Row]]], str]:
-        return lambda pair: _cold(pair[1].get(route))
-
-    return table(
-        "The same variant by way and route, cold",
-        pairs,
-        {
-            "variant": lambda pair: pair[0],
-            "level": lambda pair: " / ".join(sorted({row.level for row in pair[1].values()})),
-            **{f"{route}\nµs": us(route) for route in ("triton", "cupy", "pybind")},
-            "speedup of Triton\nvs CUDA (cupy)": lambda pair: _pair(
-                pair[1].get("triton"), pair[1].get("cupy")
-            ),
-            "speedup of pybind\nvs cupy": lambda pair: _pair(pair[1].get("pybind"), pair[1].get("cupy")),
-        },
-        ("level",),
-    )
+    columns: dict[str, Callable[[tuple[str, dict[str, Row]]], str]] = {
+        "variant": lambda pair: pair[0],
+        "level": lambda pair: " / ".join(sorted({row.level for row in pair[1].values()})),
+        "triton\nµs": lambda pair: _cold(pair[1].get("triton")),
+        "cupy\nµs": lambda pair: _cold(pair[1].get("cupy")),
+        "pybind\nµs": lambda pair: _cold(pair[1].get("pybind")),
+        "speedup of Triton\nvs CUDA (cupy)": lambda pair: _pair(pair[1].get("triton"), pair[1].get("cupy")),
+        "speedup of pybind\nvs cupy": lambda pair: _pair(pair[1].get("pybind"), pair[1].get("cupy")),
+    }
+    return table("The same variant by way and route, cold", pairs, columns, ("level",))
 
 
 def _cold(row: Row | None) -> str:
-    return _median(row.timing.cold_us if row and row.timing else None)
+    return median(row.timing.cold_us if row and row.timing else None)
+
+
+def _pair(row: Row | None, other: Row | None) -> str:
+    if row is None or other is None:
+        return NOTHING
+    if row.accumulator != other.accumulator or row.level != other.level:
+        return "unequal terms"
+    return lead(row, other)
 
 
 def endurance(case: CaseComparison) -> Table | None:
@@ -299,20 +343,18 @@ def endurance(case: CaseComparison) -> Table | None:
             "sustained\nµs": lambda entry: spread(entry[2]),
             "sustained\nover burst": lambda entry: f"{entry[2].median / entry[1].median:.2f}",
         },
-        legend=(_ENDURANCE_LEGEND,),
     )
 
 
 def configurations(case: CaseComparison) -> Table | None:
     """Configurations searched for, with cost and gain, and rows that were run with the one found."""
     rows: list[tuple[str, ...]] = []
-    spaces: dict[str, None] = {}
+    legend: dict[str, None] = {}
     for line in lines.every(case):
-        row = line.row
-        configuration = row.configuration
+        row, configuration = line.row, line.row.configuration
         if configuration.parameters or not (configuration.tunings or configuration.text):
             continue
-        found = [
+        searches = [
             (
                 configured(each.found),
                 f"{each.tried} of {len(each.space)}",
@@ -321,23 +363,23 @@ def configurations(case: CaseComparison) -> Table | None:
             )
             for each in configuration.tunings
         ] or [(configuration.text, NOTHING, NOTHING, NOTHING)]
-        others = [
-            figures.row_of(case, label) for label in (configuration.default, configuration.model) if label
-        ]
-        held = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
-        pairs = zip_longest(found, held, fillvalue=("",) * 4)
-        rows += [(_marked(line), *left, *right[:2]) for left, right in pairs]
+        others = (figures.row_of(case, label) for label in (configuration.default, configuration.model))
+        leads = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
+        label = _marked(line)
+        for search, speedup_of in zip_longest(searches, leads, fillvalue=("",) * 4):
+            rows.append((label, *search, *speedup_of[:2]))
+            label = ""
         for each in configuration.tunings:
             among = "; ".join(map(configured, each.space))
-            spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
+            legend[f"{row.label} chooses {each.kernel} from: {among}."] = None
     if not rows:
         return None
     return Table(
         f"Configurations on {case.case}",
         ("implementation", "configuration", "tried", "search\ns", "searched in", "speedup\ncold", "vs"),
-        _blank_repeats(rows),
+        tuple(rows),
         ("configuration", "searched in", "vs"),
-        (_TUNING_LEGEND, *spaces),
+        tuple(legend),
     )
 
 
@@ -346,13 +388,13 @@ def card(case: CaseComparison) -> str:
     if case.card is None:
         return ""
     held = [reason for reason in dict.fromkeys(case.card.throttle) if reason != "none"]
-    said = [
+    facts = [
         _range(case.card.sm_mhz, "MHz"),
         _range(case.card.power_w, "W"),
         _range(case.card.temperature_c, "°C"),
         f"clock held down by {' / '.join(held)}" if held else "",
     ]
-    return f"The card meanwhile: {', '.join(filter(None, said))}."
+    return f"The card meanwhile: {', '.join(filter(None, facts))}."
 
 
 def _range(values: Sequence[float], unit: str) -> str:
@@ -383,79 +425,125 @@ def _swept(case: CaseComparison, label: str) -> str:
     return WORDS[row.status] if row.status in (*WRONG, "failed") else percent(figures.share(case, row))
 
 
+# --------------------------------------------------------------------------- kernels
+
+
 def resources(case: CaseComparison) -> Table | None:
     """Registers, shared memory, spills and occupancy, a line a kernel; ``a / b``: by architecture.
 
     Rows that ``--tune`` has added have a table of their own.
     """
-    found = figures.kernels(row for row in case.rows if not figures.is_trial(row))
-    if not found:
+    rows = [row for row in case.rows if row.resources and not figures.is_trial(row)]
+    if not rows:
         return None
-    archs = archs_of(found)
-    readers = list(KERNEL_COLUMNS)
-    instructed = any(k.instruction for _, _, by_arch in found for k in by_arch.values())
-    if instructed:
-        readers.insert(0, ("multiplies by", lambda k: k.instruction or NOTHING))
-    rows = [
-        (
-            row.label,
-            kernel_name(name, by_arch, archs),
-            *(by_archs(by_arch, archs, read) for _, read in readers),
-        )
-        for row, name, by_arch in found
-    ]
+    instructed = any(kernel.instruction for row in rows for kernel in row.resources)
+    columns = {**(_INSTRUCTION_COLUMN if instructed else {}), **_KERNEL_COLUMNS}
+    title = f"Registers, shared memory and occupancy, {_how_known(rows)}, {case.case}"
+    return _by_kernel(title, rows, {"implementation": lambda row: row.label}, columns)
+
+
+def trials(case: CaseComparison) -> Table | None:
+    """What ``--tune`` has tried: each value with its time, and a line for each of its kernels.
+
+    None where nothing was tried, or nothing is known of it.
+    """
+    groups = {row.label: rows for rows in figures.trials(case) for row in rows}
+    rows = [row for group in figures.trials(case) for row in group]
+    if not any(row.resources or (row.timing and figures.is_trial(row)) for row in rows):
+        return None
+    how = f", {_how_known(rows)}" if figures.kernels(rows) else ""
+    columns: dict[str, Callable[[Row], str]] = {
+        "implementation": lambda row: registered_as(row.label),
+        "runs with": lambda row: values.worded(row.configuration.parameters),
+        "which is": lambda row: ", ".join(_which(row, groups[row.label])) or NOTHING,
+        "cold\nµs": lambda row: spread(row.timing.cold_us if row.timing else None),
+        "times as fast\nas its default": lambda row: _against_default(row, groups[row.label]),
+    }
+    # Most have one kernel, which then needs no name.
+    named = any(len(figures.kernels([row])) > 1 for row in rows)
+    title = f"With other values on {case.case}{how}"
+    return _by_kernel(title, rows, columns, _KERNEL_COLUMNS, named=named)
+
+
+def _which(row: Row, rows: Sequence[Row]) -> list[str]:
+    """``default``, ``fastest`` or ``level`` with it; or that it does not count."""
+    words = [] if figures.is_trial(row) else ["default"]
+    if row.status != "ok":
+        return [*words, correct(row.status)]
+    best = figures.fastest(rows)
+    if best is None or not figures.timed_trials(rows) or not (row.timing and row.timing.cold_us):
+        return words
+    if row is best:
+        return [*words, "fastest"]
+    return words if figures.differs(best, row) else [*words, "level"]
+
+
+def _against_default(row: Row, rows: Sequence[Row]) -> str:
+    default = next((other for other in rows if not figures.is_trial(other)), None)
+    if row is default and row.timing:
+        return "1"
+    return lead(row, default) if default else NOTHING
+
+
+KernelColumns = dict[str, Callable[[KernelResources], str]]
+
+_KERNEL_COLUMNS: KernelColumns = {
+    "registers\n/thread": lambda k: str(k.registers),
+    "shared B\nstatic": lambda k: str(k.static_shared_bytes),
+    "shared B\ndynamic": lambda k: str(k.dynamic_shared_bytes),
+    "spilled B\n/thread": lambda k: count(k.spilled_bytes),
+    "occupancy": lambda k: percent(k.occupancy),
+    "limited by": lambda k: k.limiter or NOTHING,
+    "threads\n/block": lambda k: count(math.prod(k.block) if k.block else None),
+    "blocks": lambda k: count(math.prod(k.grid) if k.grid else None),
+}
+_INSTRUCTION_COLUMN: KernelColumns = {"multiplies by": lambda k: k.instruction or NOTHING}
+
+
+def _by_kernel(
+    title: str,
+    rows: Sequence[Row],
+    of_row: dict[str, Callable[[Row], str]],
+    of_kernel: KernelColumns,
+    *,
+    named: bool = True,
+) -> Table:
+    """A line for each kernel; what is of its row stands in the first of the row's lines only."""
+    archs = _archs(rows)
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        cells = tuple(read(row) for read in of_row.values())
+        for _, name, by_arch in figures.kernels([row]) or [(row, NOTHING, {})]:
+            here = [arch for arch in archs if arch in by_arch]
+            which = name if here in ([], archs) else f"{name} ({', '.join(here)})"
+            values = ([read(by_arch[arch]) for arch in here] or [NOTHING] for read in of_kernel.values())
+            # One figure for all architectures where they agree.
+            merged = (" / ".join(each if len(set(each)) > 1 else each[:1]) for each in values)
+            lines.append((*cells, *([which] if named else []), *merged))
+            cells = ("",) * len(cells)
     return Table(
-        f"Registers, shared memory and occupancy, {how_known(found)}, {case.case}",
-        ("implementation", "kernel", *(header for header, _ in readers)),
-        _blank_repeats(rows),
-        ("kernel", "multiplies by", "limited by"),
-        (*resources_legend(archs), *([_INSTRUCTION_LEGEND] if instructed else [])),
+        title,
+        (*of_row, *(["kernel"] if named else []), *of_kernel),
+        tuple(lines),
+        ("runs with", "which is", "kernel", "multiplies by", "limited by"),
+        (_ARCHS,) if len(archs) > 1 else (),
     )
 
 
-KERNEL_COLUMNS: tuple[tuple[str, Callable[[KernelResources], str]], ...] = (
-    ("registers\n/thread", lambda k: str(k.registers)),
-    ("shared B\nstatic", lambda k: str(k.static_shared_bytes)),
-    ("shared B\ndynamic", lambda k: str(k.dynamic_shared_bytes)),
-    ("spilled B\n/thread", lambda k: _whole(k.spilled_bytes)),
-    ("occupancy", lambda k: percent(k.occupancy)),
-    ("limited by", lambda k: k.limiter or NOTHING),
-    ("threads\n/block", lambda k: _whole(math.prod(k.block) if k.block else None)),
-    ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
-)
-
-Kernels = Sequence[tuple[Row, str, dict[str, KernelResources]]]
-"""As `figures.kernels` has them."""
+def _archs(rows: Iterable[Row]) -> list[str]:
+    """The architectures that there is a kernel for, oldest first."""
+    archs = {arch for _, _, by_arch in figures.kernels(rows) for arch in by_arch}
+    return sorted(archs, key=lambda arch: int(arch.removeprefix("sm_")))
 
 
-def archs_of(found: Kernels) -> list[str]:
-    """The architectures that there is something of, oldest first."""
-    return sorted({arch for _, _, by_arch in found for arch in by_arch}, key=lambda a: int(a[3:]))
-
-
-def by_archs(
-    by_arch: dict[str, KernelResources], archs: Sequence[str], read: Callable[[KernelResources], str]
-) -> str:
-    """``32 / 40``: a figure for each architecture, or one for all where they agree."""
-    values = [read(by_arch[arch]) for arch in archs if arch in by_arch] or [NOTHING]
-    return values[0] if len(set(values)) == 1 else " / ".join(values)
-
-
-def kernel_name(name: str, by_arch: dict[str, KernelResources], archs: Sequence[str]) -> str:
-    """The kernel, and for which of the architectures it is, if not for all."""
-    here = [arch for arch in archs if arch in by_arch]
-    return name if here == list(archs) else f"{name} ({', '.join(here)})"
-
-
-def how_known(found: Kernels) -> str:
+def _how_known(rows: Sequence[Row]) -> str:
     """``as run on sm_90``, ``compiled for sm_75 / sm_80``"""
-    archs = archs_of(found)
-    measured = any(k.reader == "profiler" for _, _, by_arch in found for k in by_arch.values())
+    archs = _archs(rows)
+    measured = any(kernel.reader == "profiler" for row in rows for kernel in row.resources)
     return f"{'as run on' if measured and len(archs) == 1 else 'compiled for'} {' / '.join(archs)}"
 
 
-def resources_legend(archs: Sequence[str]) -> tuple[str, ...]:
-    return (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else []))
+# --------------------------------------------------------------------------- code
 
 
 def code(comparison: Comparison) -> Table | None:
@@ -465,13 +553,8 @@ def code(comparison: Comparison) -> Table | None:
     sizes = comparison.code_sizes.items()
     fallbacks = [f"{label} ({', '.join(size.fallbacks)})" for label, size in sizes if size.fallbacks]
     modules = {_size(size.module) for label, size in sizes if label.startswith("pybind.")}
-    legend = [
-        _CODE_LEGEND,
-        *(
-            f"binding: the level's own statement in the op's C++ module, which has {each} besides."
-            for each in modules
-        ),
-    ]
+    binding = "binding: the level's own statement in the op's C++ module, which has {} besides."
+    legend = [binding.format(each) for each in modules]
     if fallbacks:
         legend.append(f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}.")
     return table(
@@ -496,7 +579,7 @@ def _size(size: RoleSize) -> str:
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
     """``(way, concepts)``: what a reader of each way must know, and what some variants ask for besides."""
-    found = []
+    ways = []
     for way in dict.fromkeys(map(way_of, comparison.code_sizes)):
         sizes = {label: size for label, size in comparison.code_sizes.items() if way_of(label) == way}
         askers = grouped((concept, label) for label, size in sizes.items() for concept in size.concepts)
@@ -507,8 +590,8 @@ def concepts(comparison: Comparison) -> list[tuple[str, str]]:
         common = ", ".join(groups.pop(""))
         extra = [f"{who} also {', '.join(words)}" for who, words in groups.items()]
         if askers:
-            found.append((way, "; ".join(filter(None, (common, *extra)))))
-    return found
+            ways.append((way, "; ".join(filter(None, (common, *extra)))))
+    return ways
 
 
 def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
@@ -522,16 +605,12 @@ def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     """``(labels, reason)`` of every row that has something to explain, equal reasons together."""
-
-    def said() -> Iterator[tuple[str, str]]:
-        for row in (row for case in comparison.cases for row in case.rows):
-            timing = None if row.recorded else row.timing
-            notes = (timing.unverified, *timing.notes) if timing else ()
-            yield from (
-                (reason, row.label) for reason in (row.reason, row.configuration.unmatched, *notes) if reason
-            )
-
-    return [(", ".join(labels), reason) for reason, labels in grouped(said()).items()]
+    every: list[tuple[str, str]] = []
+    for row in (row for case in comparison.cases for row in case.rows):
+        timing = None if row.recorded else row.timing
+        notes = (timing.unverified, *timing.notes) if timing else ()
+        every += [(note, row.label) for note in (row.reason, row.configuration.unmatched, *notes) if note]
+    return [(", ".join(labels), reason) for reason, labels in grouped(every).items()]
 
 
 def told_apart(comparison: Comparison) -> str:
@@ -539,15 +618,15 @@ def told_apart(comparison: Comparison) -> str:
     environment = comparison.environment
     if environment.device_type != "cuda":
         return ""
-    found = environment.calibration or calibration.BUILT_IN
+    calibrated = environment.calibration or calibration.BUILT_IN
     limits, above = [], 0.0
-    for size in found.classes:
+    for size in calibrated.classes:
         reach = f"from {above:.0f} µs" if math.isinf(size.below_us) else f"below {size.below_us:.0f} µs"
         limits.append(f"{_share(size.share)} {reach}")
         above = size.below_us
     how = (
-        f"calibrated on {found.created[:10]}"
-        if found.created
+        f"calibrated on {calibrated.created[:10]}"
+        if calibrated.created
         else "built in; 'python -m compare doctor --calibrate' finds this machine's own"
     )
     return f"between processes of equal code: {', '.join(limits)} ({how})"
@@ -555,25 +634,3 @@ def told_apart(comparison: Comparison) -> str:
 
 def _share(share: float) -> str:
     return f"{share:.1%}".replace(".0%", "%")
-
-
-def _pair(row: Row | None, other: Row | None) -> str:
-    if row is None or other is None:
-        return NOTHING
-    if row.accumulator != other.accumulator or row.level != other.level:
-        return "unequal terms"
-    return lead(row, other)
-
-
-def _whole(value: int | None) -> str:
-    return NOTHING if value is None else str(value)
-
-
-def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The label only in the first of the lines that share it."""
-    shown: list[tuple[str, ...]] = []
-    last = None
-    for row in rows:
-        shown.append(("", *row[1:]) if row[0] == last else row)
-        last = row[0]
-    return tuple(shown)

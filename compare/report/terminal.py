@@ -12,15 +12,24 @@ from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
 
-from compare.model.result import CaseComparison, Comparison
-from compare.report import screen, tables, tune
-from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, paragraph
+from compare.model.result import Comparison
+from compare.report import screen, tables
+from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, page, paragraph
 from compare.report.summary import View
-from compare.report.tables import Table
 from compare.sandbox.words import printable
-from compare.timing import figures
 
-__all__ = ["PROSE_WIDTH", "details", "laid_out", "layout", "paragraph", "put", "render", "show", "writable"]
+__all__ = [
+    "PROSE_WIDTH",
+    "details",
+    "laid_out",
+    "layout",
+    "page",
+    "paragraph",
+    "put",
+    "render",
+    "show",
+    "writable",
+]
 
 _VERSIONS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda (torch)")
 _THEME = Theme(
@@ -94,81 +103,32 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     blocks = [screen.render(comparison, width, view)]
     if view.details:
         blocks += details(comparison, width)
-    else:
-        asked = (table for case in comparison.cases for table in _asked_for(case))
-        blocks += [laid_out(table, width) for table in asked if table]
-        told = dict.fromkeys(
-            row.configuration.unmatched
-            for case in comparison.cases
-            for row in case.rows
-            if row.configuration.unmatched
-        )
-        blocks += [paragraph(note, min(width, PROSE_WIDTH)) for note in told]
+    elif added := tables.added(comparison):
+        blocks.append(page(added, width))
     if view.explain:
         noise = tables.told_apart(comparison)
         blocks.append(screen.legend(comparison, min(width, PROSE_WIDTH), noise))
     return "\n\n".join(blocks)
 
 
-def _asked_for(case: CaseComparison) -> Iterator[Table | None]:
-    yield tables.endurance(case)
-    if any(row.configuration.model for row in case.rows):
-        yield tables.configurations(case)
-    yield tune.table(case)
-
-
 def details(comparison: Comparison, width: int) -> list[str]:
-    """Every further table, with its legend: one text each."""
-    prose = min(width, PROSE_WIDTH)
-    blocks = ["\n".join(_conditions(comparison, prose))]
-    shown: list[Table] = []
-
-    def add(*made: Table | None) -> None:
-        for table in filter(None, made):
-            shown.append(table)
-            blocks.append(laid_out(table, width))
-
-    add(tables.agreement(comparison))
-    timed = figures.timed_cases(comparison)
-    main = figures.main_case(comparison)
-    listed = timed if len(timed) <= figures.LISTED_CASES else [case for case in timed if case is main]
-    for case in listed:
-        add(tables.speed(case), tables.side_by_side(case), tables.endurance(case))
-        blocks += [paragraph(line, prose) for line in filter(None, [tables.card(case)])]
-    if len(timed) > len(listed):
-        add(tables.sweep(timed))
-    add(*map(tables.configurations, listed or comparison.cases))
-    add(*map(tune.table, comparison.cases))
-    add(*map(tables.resources, comparison.cases))
-    add(tables.code(comparison))
-    for labels, words in tables.concepts(comparison):
-        blocks[-1] += "\n" + paragraph(f"{labels}: {words}", prose, indent="  ")
-    reasons = [paragraph(f"{labels}: {reason}", prose, "  ") for labels, reason in tables.reasons(comparison)]
-    if reasons:
-        blocks.append("\n".join(["Not run, failed, and notes", *reasons]))
-    legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
-    if legend:
-        blocks.append(paragraph(legend, prose))
-    return blocks
+    """Driver, ceilings, versions, seed and date; then every further table, with its legend."""
+    lines = [paragraph(line, min(width, PROSE_WIDTH), hanging="  ") for line in _conditions(comparison)]
+    return ["\n".join(lines), page(tables.details(comparison), width)]
 
 
-# --------------------------------------------------------------------------- parts of the screen
-
-
-def _conditions(comparison: Comparison, width: int) -> list[str]:
-    """Driver, ceilings, what counts as a difference, versions, seed and date."""
+def _conditions(comparison: Comparison) -> Iterator[str]:
     environment = comparison.environment
-    lines = []
     ceilings = next((c.ceilings for c in comparison.cases if c.ceilings), None)
     if environment.device_type == "cuda":
-        lines.append(f"{environment.device} ({environment.arch}), driver {environment.driver or 'unknown'}")
+        yield f"{environment.device} ({environment.arch}), driver {environment.driver or 'unknown'}"
         if ceilings:
             peak = ceilings.product_tflops
-            lines.append(
+            product = f", peak {tables.number(peak)} TFLOP/s" if peak else ""
+            yield (
                 f"measured ceilings: copy {ceilings.copy_gbs:.0f} GB/s, read {ceilings.read_gbs:.0f} GB/s"
-                + (f", peak {tables.number(peak)} TFLOP/s" if peak else "")
+                + product
             )
-            lines.append(tables.told_apart(comparison))
+            yield tables.told_apart(comparison)
     versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]
-    lines.append(", ".join([*versions, f"seed {comparison.seed}", comparison.created]))
-    return [paragraph(line, width, hanging="  ") for line in lines if line]
+    yield ", ".join([*versions, f"seed {comparison.seed}", comparison.created])

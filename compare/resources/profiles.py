@@ -19,7 +19,7 @@ _FOLDER = "resources"
 
 def kept(request: Request, device: str) -> tuple[KernelResources, ...]:
     """The kernels of an earlier profile on a ``device`` of this name; empty if nothing is cached."""
-    with suppress(KeyError, TypeError):
+    with suppress(KeyError, TypeError, ValueError):
         found = result_cache.read(_FOLDER, _key(request, device))
         return tuple(decode(KernelResources, kernel) for kernel in found["kernels"])
     return ()

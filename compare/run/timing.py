@@ -72,7 +72,7 @@ def time_case(context: Context, result: CaseResult, buffers: CaseBuffers) -> Non
             outcomes = measure(subject, settings, ceilings, part, context.meter.say)
         except Interrupted as error:
             outcomes, interrupted = error.partial, True
-    result.ceilings, result.card = ceilings.ceilings(), ceilings.card()
+    result.ceilings, result.card = ceilings.ceilings(), ceilings.monitor.card()
     for label, outcome in outcomes.items():
         entry = result.entries[label]
         if isinstance(outcome, Timing):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
+from typing import Literal
 
 import torch
 
-from compare.model.op import QUANTIZED, Cost
-from compare.model.result import Card, Ceilings
+from compare.device import clock_readers
+from compare.model.op import Cost
+from compare.model.result import Ceilings
 from compare.timing.gpu_clock import Monitor
 from compare.timing.stopwatch import Call, CudaStopwatch, Stopwatch
 
@@ -20,7 +23,7 @@ CEILING_SAMPLES = 15
 PRODUCT = 4096
 """M = N = K of the timed matrix product."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Dtypes of the timed matrix product; of int8 and fp8 see `_quantized_product`."""
+"""Dtypes of the timed matrix product; of int8 and fp8 see `_product`."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,17 @@ class CeilingMeter:
     """Times `Loads` once a round; ``monitor`` reads the card's state."""
 
     def __init__(self, watch: Stopwatch, loads: Loads, monitor: Monitor | None = None) -> None:
-        self._monitor = monitor or Monitor({})
+        self.monitor = monitor or Monitor({})
         self._watch, self._loads = watch, loads
-        self._product_us: list[float] = []
-        self._own_product_us: list[float] = []
-        self._copy_us: list[float] = []
+        self._us: dict[Literal["copy", "read", "product", "own product"], list[float]] = defaultdict(list)
         trials: dict[str, list[float]] = {name: [] for name in loads.reads}
         for _ in range(4):
             for name, call in loads.reads.items():
                 trials[name].append(watch.cold(f"read {name}", call).gpu_us)
-        medians = {
-            name: statistics.median(times[1:]) for name, times in trials.items()
-        }  # the first call loads code
-        self.read_by = min(medians, key=medians.__getitem__)
-        self._read_us = trials[self.read_by][1:]
+        for times in trials.values():
+            del times[0]  # the first call loads code
+        self.read_by = min(trials, key=lambda name: median(trials[name]))
+        self._us["read"] = trials[self.read_by]
         for load in filter(None, (loads.copy, loads.product, loads.own_product)):
             load()  # loads its code
         self.sample()
@@ -78,46 +78,25 @@ class CeilingMeter:
                 "max fp32": source.max,
                 "max int32": whole.max,
             }
-            product: Call | None = None
-            own_product: Call | None = None
+            products: list[Call | None] = []
             if cost is not None and cost.compute_bound:
                 shape = (PRODUCT, PRODUCT)
-                factors = [torch.randn(shape, device=device, generator=generator) for _ in range(2)]
-
-                def multiply(kind: torch.dtype) -> Call:
-                    a, b = (factor.to(kind) for factor in factors)
-                    return partial(torch.mm, a, b, out=torch.empty_like(a))
-
-                product = multiply(torch.float16)
-                own_product = multiply(DTYPES[dtype]) if dtype != "fp16" and dtype in DTYPES else None
-                if dtype in QUANTIZED:
-                    own_product = _quantized_product(dtype, *factors)
-            loads = Loads(partial(target.copy_, source), reads, size, product, own_product)
-            return cls(CudaStopwatch(device), loads, Monitor.on(device))
+                a, b = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
+                products = [_product(kind, a, b) for kind in dict.fromkeys(("fp16", dtype))]
+            loads = Loads(partial(target.copy_, source), reads, size, *products)
+            return cls(CudaStopwatch(device), loads, Monitor(clock_readers(device)))
 
     def sample(self) -> None:
         """One cold sample of each, and the state of the card: once a round."""
         watch, loads = self._watch, self._loads
-        self._copy_us.append(watch.cold("copy", loads.copy, loads.buffer_bytes).gpu_us)
-        self._read_us.append(watch.cold(f"read {self.read_by}", loads.reads[self.read_by]).gpu_us)
+        self._us["copy"].append(watch.cold("copy", loads.copy, loads.buffer_bytes).gpu_us)
+        self._us["read"].append(watch.cold(f"read {self.read_by}", loads.reads[self.read_by]).gpu_us)
+        # Products warm, because a kernel may find its operands in the L2 too.
         if loads.product is not None:
-            # Warm, because a kernel may find its operands in the L2 too.
-            self._product_us.append(watch.warm("product", loads.product, 2).gpu_us)
+            self._us["product"].append(watch.warm("product", loads.product, 2).gpu_us)
         if loads.own_product is not None:
-            self._own_product_us.append(watch.warm("own product", loads.own_product, 2).gpu_us)
-        self._monitor.end_round()
-
-    def clock_mhz(self) -> float | None:
-        """The card's SM clock now; None where it is unknown."""
-        return self._monitor.clock_mhz()
-
-    def restart(self) -> None:
-        """Forget the card's state of the warm-up rounds."""
-        self._monitor.restart()
-
-    def card(self) -> Card | None:
-        """The card's state by round."""
-        return self._monitor.card()
+            self._us["own product"].append(watch.warm("own product", loads.own_product, 2).gpu_us)
+        self.monitor.end_round()
 
     def ceilings(self) -> Ceilings:
         """The ceilings so far, in GB/s (1e9 bytes a second) and TFLOP/s: medians, as the rows' times are.
@@ -125,30 +104,41 @@ class CeilingMeter:
         The floor's limits, `best_gbs` and the fp16 product, are of the fastest sample, because disturbances
         pass: freeing gigabytes slows copies by 14% for about a second on an H100, the power limit products.
         """
-        own_us = self._own_product_us or self._product_us
+        copy_us, read_us, product_us = self._us["copy"], self._us["read"], self._us["product"]
+        own_us, nbytes, flops = (
+            self._us["own product"] or product_us,
+            self._loads.buffer_bytes,
+            2 * PRODUCT**3,
+        )
         return Ceilings(
-            copy_gbs=2 * self._loads.buffer_bytes / statistics.median(self._copy_us) / 1e3,
-            read_gbs=self._loads.buffer_bytes / statistics.median(self._read_us) / 1e3,
-            matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
-            product_tflops=2 * PRODUCT**3 / statistics.median(own_us) / 1e6 if own_us else None,
-            best_gbs=self._loads.buffer_bytes / min(min(self._copy_us) / 2, min(self._read_us)) / 1e3,
+            copy_gbs=2 * nbytes / median(copy_us) / 1e3,
+            read_gbs=nbytes / median(read_us) / 1e3,
+            matmul_tflops=flops / min(product_us) / 1e6 if product_us else None,
+            product_tflops=flops / median(own_us) / 1e6 if own_us else None,
+            best_gbs=nbytes / min(min(copy_us) / 2, min(read_us)) / 1e3,
         )
 
 
-def _quantized_product(dtype: str, a: torch.Tensor, b: torch.Tensor) -> Call | None:
-    """The library's product of two matrices in int8 or fp8 (fast accumulation); None where it has none.
+def _product(dtype: str, a: torch.Tensor, b: torch.Tensor) -> Call | None:
+    """The library's product of two fp32 matrices rounded to ``dtype``; None where it has none.
 
-    The second operand is given by its columns, as cuBLAS takes it.
+    fp8 is summed with fast accumulation.  The second operand of int8 and fp8 is given by its columns, as
+    cuBLAS takes it.
     """
+    if dtype in DTYPES:
+        a, b = a.to(DTYPES[dtype]), b.to(DTYPES[dtype])
+        return partial(torch.mm, a, b, out=torch.empty_like(a))
     if dtype == "int8":
         narrow, other = ((32 * x).clamp(-128, 127).to(torch.int8) for x in (a, b))
         product: Call = partial(torch._int_mm, narrow, other.t())
-    else:
+    elif dtype == "fp8":
         one = torch.ones((), device=a.device)
         narrow, other = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
         product = partial(
             torch._scaled_mm, narrow, other.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
+    else:
+        return None
     try:
         product()
     except (RuntimeError, ValueError):  # fp8 needs sm_89
@@ -161,7 +151,7 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     meter = CeilingMeter.on(device)
     for _ in range(CEILING_SAMPLES):
         meter.sample()
-    found = meter.ceilings()
+    ceilings = meter.ceilings()
     del meter
     torch.cuda.empty_cache()
-    return found
+    return ceilings

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from compare.model.op import ROUTES
 from compare.model.result import CONDUCT, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.timing import calibration, statistics
-from compare.timing.statistics import estimate
 from compare.tuning.matching import registered_as
 
 FAR = 0.6
@@ -43,8 +42,7 @@ class Verdict:
 
 def gbs(case: CaseComparison, row: Row) -> float | None:
     """GB/s of compulsory traffic, cold: each input read once and each output written once."""
-    cold = row.timing.cold_us if row.timing else None
-    return case.cost.bytes / cold.median / 1e3 if cold and cold.median > 0 else None
+    return case.cost.bytes / cold_us(row) / 1e3 if 0 < cold_us(row) < math.inf else None
 
 
 def share_of_copy(case: CaseComparison, row: Row) -> float | None:
@@ -55,8 +53,7 @@ def share_of_copy(case: CaseComparison, row: Row) -> float | None:
 
 def tflops(case: CaseComparison, row: Row) -> float | None:
     """TFLOP/s, cold: the case's operations, not the row's own number of them."""
-    cold = row.timing.cold_us if row.timing else None
-    return case.cost.flops / cold.median / 1e6 if cold and cold.median > 0 else None
+    return case.cost.flops / cold_us(row) / 1e6 if 0 < cold_us(row) < math.inf else None
 
 
 def share_of_product(case: CaseComparison, row: Row) -> float | None:
@@ -71,8 +68,8 @@ def ridge(case: CaseComparison) -> float | None:
 
     None where no matmul was measured.
     """
-    found = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
-    return found.product_tflops * 1e3 / found.copy_gbs if found and found.product_tflops else None
+    ceilings = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
+    return ceilings.product_tflops * 1e3 / ceilings.copy_gbs if ceilings and ceilings.product_tflops else None
 
 
 def intensity(case: CaseComparison) -> float:
@@ -82,8 +79,8 @@ def intensity(case: CaseComparison) -> float:
 
 def compute_bound(case: CaseComparison) -> bool:
     """Whether the case lies beyond the measured ridge.  Memory binds where no matmul was measured."""
-    found = ridge(case)
-    return found is not None and intensity(case) > found
+    limit = ridge(case)
+    return limit is not None and intensity(case) > limit
 
 
 def share(case: CaseComparison, row: Row) -> float | None:
@@ -117,34 +114,32 @@ def ratio(row: Row, other: Row) -> Estimate | None:
     if row.run != other.run:
         least = statistics.ACROSS * detectable(row, other)
         return statistics.widened(statistics.between(others, mine), least) if mine and others else None
-    samples: list[float] = []
-    if mine and others:  # a slow row is left out of the last rounds
-        samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
-    found = next((pair.value for pair in row.timing.ratios if pair.against == other.label), None)
-    if found is not None:
+    samples = statistics.paired(mine.samples, others.samples) if mine and others else []
+    value = next((pair.value for pair in row.timing.ratios if pair.against == other.label), None)
+    if value is not None:
         # A record has no samples of ratios: they follow from the cold times.
-        found = replace(found, samples=found.samples or tuple(samples))
+        value = replace(value, samples=value.samples or tuple(samples))
     elif samples:
-        found = estimate(samples)
-    return statistics.widened(found, detectable(row, other)) if found and row.label != other.label else found
+        value = statistics.estimate(samples)
+    return statistics.widened(value, detectable(row, other)) if value and row.label != other.label else value
 
 
 def detectable(*rows: Row) -> float:
     """The largest difference that equals show in two processes at these rows' times, as a share."""
-    found = [0.0]
+    shares = [0.0]
     for row in rows:
         if row.timing and row.timing.cold_us:
-            said = row.timing.detectable
-            found.append(calibration.detectable(row.timing.cold_us.median) if said is None else said)
-    return max(found)
+            own = row.timing.detectable
+            shares.append(calibration.detectable(row.timing.cold_us.median) if own is None else own)
+    return max(shares)
 
 
 def differs(row: Row, other: Row) -> bool:
     """Whether one row is faster than the other by more than noise."""
-    found = ratio(row, other)
-    if found is not None and few(row, other):
-        found = statistics.widened(found, statistics.FEW * detectable(row, other))
-    return found is not None and statistics.differs(found)
+    value = ratio(row, other)
+    if value is not None and few(row, other):
+        value = statistics.widened(value, statistics.FEW * detectable(row, other))
+    return value is not None and statistics.differs(value)
 
 
 def few(*rows: Row) -> int:
@@ -190,8 +185,8 @@ def stands(row: Row) -> bool:
 
 def fastest(rows: Iterable[Row]) -> Row | None:
     """The fastest row, cold, of those whose time counts; None where none was timed."""
-    found = min(filter(stands, rows), key=cold_us, default=None)
-    return None if found is None or cold_us(found) == math.inf else found
+    best = min(filter(stands, rows), key=cold_us, default=None)
+    return None if best is None or cold_us(best) == math.inf else best
 
 
 def timed_cases(comparison: Comparison) -> list[CaseComparison]:
@@ -213,7 +208,7 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
         for row in case.rows:
             if row.agreement or row.status != "ok":
                 rows[row.label].append(row)
-    return [_verdict(label, found) for label, found in rows.items()]
+    return [_verdict(label, own) for label, own in rows.items()]
 
 
 def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
@@ -249,12 +244,12 @@ def baseline_of(case: CaseComparison) -> str:
 
 def same_variant(case: CaseComparison) -> dict[str, dict[str, Row]]:
     """Timed rows by variant and route, for variants with two routes or more of Triton and CUDA."""
-    found: dict[str, dict[str, Row]] = defaultdict(dict)
+    timed: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in case.rows:
         route, _, variant = row.label.partition(".")
         if route != "torch" and row.timing and row.timing.cold_us:
-            found[variant][route] = row
-    return {variant: routes for variant, routes in found.items() if len(routes) > 1}
+            timed[variant][route] = row
+    return {variant: routes for variant, routes in timed.items() if len(routes) > 1}
 
 
 def represented(case: CaseComparison, row: Row) -> tuple[str, Row]:
@@ -283,25 +278,20 @@ def kernels(rows: Iterable[Row]) -> list[tuple[Row, str, dict[str, KernelResourc
 
     Where both readers saw a kernel, the profiler's figures count; the cubin adds spills, stack and code size.
     """
-    found = []
+    merged = []
     for row in rows:
         by_name: dict[str, dict[str, KernelResources]] = defaultdict(dict)
         for kernel in sorted(row.resources, key=lambda k: k.reader, reverse=True):  # profiler first
             name, arch = short_kernel(kernel.kernel), kernel.arch.rstrip("af")
             seen = by_name[name].get(arch)
             by_name[name][arch] = kernel if seen is None else _merged(seen, kernel)
-        found += [(row, name, by_arch) for name, by_arch in by_name.items()]
-    return found
+        merged += [(row, name, by_arch) for name, by_arch in by_name.items()]
+    return merged
 
 
 def _merged(seen: KernelResources, other: KernelResources) -> KernelResources:
+    """``seen``, with what only the other reader of the kernel knows."""
+    known = ("spilled_bytes", "local_bytes", "code_bytes", "occupancy", "limiter", "instruction", "load_bits")
     return replace(
-        seen,
-        spilled_bytes=other.spilled_bytes if seen.spilled_bytes is None else seen.spilled_bytes,
-        local_bytes=other.local_bytes if seen.local_bytes is None else seen.local_bytes,
-        code_bytes=other.code_bytes if seen.code_bytes is None else seen.code_bytes,
-        occupancy=other.occupancy if seen.occupancy is None else seen.occupancy,
-        limiter=seen.limiter or other.limiter,
-        instruction=seen.instruction or other.instruction,
-        load_bits=other.load_bits if seen.load_bits is None else seen.load_bits,
+        seen, **{name: getattr(other, name) for name in known if getattr(seen, name) in (None, "")}
     )

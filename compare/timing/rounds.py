@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from compare.model.op import Implementation
-from compare.model.result import Estimate, Options, Ratio, Timing
+from compare.model.result import Options, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
-from compare.timing.statistics import estimate, outliers, within
+from compare.timing.statistics import estimate, outliers, paired, within
 from compare.timing.stopwatch import Clock, Timer
-from compare.timing.sustained import Endurance, endure
+from compare.timing.sustained import bursts, repeats_for, sustained
 
 RoundProgress = Callable[[float], None]
 """Called after every round with the share of the timing that is done, 0 to 1."""
@@ -94,8 +94,11 @@ def reference(label: str, impls: Sequence[Implementation]) -> str | None:
     return None if first == label else first
 
 
-Series = Literal["cold_us", "warm_us", "launch_us", "graph_us", "sm_mhz"]
+Series = Literal["cold_us", "warm_us", "launch_us", "graph_us", "sm_mhz", "burst_us", "sustained_us"]
 """Microseconds of one kind of sample; or the card's clock in MHz, right after a cold call."""
+
+Samples = dict[Series, float]
+"""One implementation's samples of one round, to the nanosecond."""
 
 
 @dataclass
@@ -117,11 +120,10 @@ class Entry:
     """Cost of its samples so far."""
     has_graph: bool = False
     repeats: int = 1
-    samples: dict[Series, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
-    """By the round's number."""
+    samples: dict[Series, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Of completed rounds, from the first: once left out of a round, it is left out of all later ones."""
     exposed: bool = False
     """A GPU time contains host time."""
-    endurance: Endurance | None = None
     error: Exception | None = None
 
     @property
@@ -178,15 +180,15 @@ class Rounds:
         `results` has the completed rounds, after an exception too.
         """
         for entry in self._active():
-            with _contained(entry):
+            with self._contained(entry):
                 self._prepare(entry)
         self._share_s = budget_s * FAIR / max(1, len(self._active()))
         begin = self.clock.now_s()
         self._warm_up(begin + min(self.plan.warm_up_s, budget_s))
         check_at = self.plan.min_rounds
         while due := self._due():
-            self._round(self.count, due)
-            self.count += 1
+            self._keep(self._round(self.count, due))
+            self._empty_us.append(self.clock.empty_us())
             spent = self.clock.now_s() - begin
             if progress is not None:
                 progress(min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
@@ -203,26 +205,26 @@ class Rounds:
         """Whether every ratio's interval is tight, or the cold time's where there is no ratio."""
         due = self._due()
         for entry in due:
-            ratios = self._ratios(entry)[0]
-            known = [ratio.value for ratio in ratios] or [estimate(self._series(entry, "cold_us"))]
             if entry.label == self.baseline and len(due) > 1:
                 continue  # it is in the others' ratios
-            if not all(within(value, self.plan.tight) for value in known):
+            ratios, _ = self._ratios(entry)
+            values = [ratio.value for ratio in ratios] or [estimate(entry.samples["cold_us"])]
+            if not all(within(value, self.plan.tight) for value in values):
                 return False
         return True
 
     def results(self) -> dict[str, Result]:
         """By label, in the order of the entries: the times, or the error."""
-        found: dict[str, Result] = {}
+        results: dict[str, Result] = {}
         for label, entry in self.entries.items():
             if entry.error is not None:
-                found[label] = entry.error
-            elif self._series(entry, "cold_us"):
-                found[label] = self._timing(entry)
+                results[label] = entry.error
+            elif entry.sampled:
+                results[label] = self._timing(entry)
             elif entry.first_ms is not None:
                 note = "interrupted before its first round"
-                found[label] = Timing(first_call_ms=entry.first_ms, notes=(note,))
-        return found
+                results[label] = Timing(first_call_ms=entry.first_ms, notes=(note,))
+        return results
 
     # ----------------------------------------------------------------------- sampling
 
@@ -267,63 +269,91 @@ class Rounds:
         """Discarded rounds, with negative numbers; they tell how often to repeat a call."""
         plan, number = self.plan, -1
         while due := [each for each in self._active() if not self._is_slow(each)]:
-            self._round(number, due)
+            discarded = self._round(number, due)
             for entry in due:
-                by_gpu = plan.batch_us / max(entry.samples["cold_us"].get(number, 0.0), 0.1)
-                by_host = plan.batch_host_us / max(entry.samples["launch_us"].get(number, 0.0), 0.1)
-                entry.repeats = max(1, round(min(by_gpu, by_host, plan.most_repeats)))
-                entry.spent_s = 0.0
-                entry.samples.clear()
+                samples = discarded[entry.label]
+                call_us = samples.get("cold_us", 0.0), samples.get("launch_us", 0.0)
+                repeats = repeats_for(plan.batch_us, plan.batch_host_us, *call_us)
+                entry.repeats = min(repeats, plan.most_repeats)
             number -= 1
             if self.clock.now_s() >= until_s:
                 break
-        self._empty_us.clear()
+        for entry in self._active():
+            entry.spent_s = 0.0
         if self.ceilings is not None:
-            self.ceilings.restart()
+            self.ceilings.monitor.restart()
 
-    def _round(self, number: int, due: Sequence[Entry]) -> None:
+    def _round(self, number: int, due: Sequence[Entry]) -> dict[str, Samples]:
         """One sample of each kind from each entry that is ``due``, in a new random order for each kind."""
+        taken: dict[str, Samples] = {entry.label: {} for entry in due}
         for entry in self._shuffled(due):  # close together: ratios are of these
-            with self._on_account_of(entry):
-                reading = entry.timer.cold(number)
-                entry.exposed |= reading.exposed
-                entry.samples["cold_us"][number] = reading.gpu_us
-                entry.call_ms = min(entry.call_ms, reading.gpu_us / 1e3)
-                clock_mhz = self.ceilings.clock_mhz() if self.ceilings else None
-                if clock_mhz is not None:
-                    entry.samples["sm_mhz"][number] = clock_mhz
+            with self._contained(entry):
+                self._sample_cold(entry, number, taken[entry.label])
         if self.ceilings is not None:
             self.ceilings.sample()
         for entry in self._shuffled(due):
-            if entry.sampled <= (1 if self._is_slow(entry) else self.plan.warm_rounds):
-                with self._on_account_of(entry):
-                    self._sample_warm(entry, number)
-        self._empty_us.append(self.clock.empty_us())
+            if entry.sampled < (1 if self._is_slow(entry) else self.plan.warm_rounds):
+                with self._contained(entry):
+                    self._sample_warm(entry, number, taken[entry.label])
+        return taken
 
-    def _sample_warm(self, entry: Entry, number: int) -> None:
+    def _keep(self, taken: dict[str, Samples]) -> None:
+        """Keep the samples of a round, which is complete: Ctrl-C leaves out those of its last one."""
+        for label, samples in taken.items():
+            for kind, value in samples.items():
+                self.entries[label].samples[kind].append(value)
+        self.count += 1
+
+    def _sample_cold(self, entry: Entry, number: int, samples: Samples) -> None:
+        reading = entry.timer.cold(number)
+        entry.exposed |= reading.exposed
+        samples["cold_us"] = round(reading.gpu_us, 3)
+        entry.call_ms = min(entry.call_ms, reading.gpu_us / 1e3)
+        clock_mhz = self.ceilings.monitor.clock_mhz() if self.ceilings else None
+        if clock_mhz is not None:
+            samples["sm_mhz"] = clock_mhz
+
+    def _sample_warm(self, entry: Entry, number: int, samples: Samples) -> None:
         """Launch overhead, and the GPU times of calls back to back."""
         reading = entry.timer.warm(number, entry.repeats)
-        entry.samples["launch_us"][number] = reading.host_us
+        samples["launch_us"] = round(reading.host_us, 3)
         if entry.cold_only:
             return
-        entry.samples["warm_us"][number] = reading.gpu_us
+        samples["warm_us"] = round(reading.gpu_us, 3)
         entry.exposed |= reading.exposed
         if entry.has_graph:
-            entry.samples["graph_us"][number] = entry.timer.warm(number, entry.repeats, "graph").gpu_us
+            samples["graph_us"] = round(entry.timer.warm(number, entry.repeats, "graph").gpu_us, 3)
 
     def _endure(self) -> None:
         for entry in self._shuffled(self._active()):
             if not entry.cold_only:
-                with _contained(entry):
-                    cold_us = statistics.median(self._series(entry, "cold_us"))
-                    launch_us = statistics.median(self._series(entry, "launch_us"))
-                    entry.endurance = endure(entry.timer, self.clock, cold_us, launch_us)
+                with self._contained(entry):
+                    self._load(entry)
+
+    def _load(self, entry: Entry) -> None:
+        """Bursts, and sustained load."""
+        cold_us = statistics.median(entry.samples["cold_us"])
+        launch_us = statistics.median(entry.samples["launch_us"])
+        burst = bursts(entry.timer, cold_us, launch_us)
+        steady, settled = sustained(entry.timer, self.clock, cold_us, launch_us)
+        entry.samples["burst_us"] = [round(reading.gpu_us, 3) for reading in burst]
+        entry.samples["sustained_us"] = [round(reading.gpu_us, 3) for reading in steady]
+        if not settled:
+            entry.notes.append("its time under sustained load did not settle within the time limit")
+        if any(reading.exposed for reading in (*burst, *steady)):
+            entry.notes.append(
+                "its burst and sustained times include host time: the host is slower than the GPU"
+            )
 
     @contextmanager
-    def _on_account_of(self, entry: Entry) -> Iterator[None]:
+    def _contained(self, entry: Entry) -> Iterator[None]:
+        """An exception ends the timing of ``entry`` and of no other; the time that passes is its cost."""
         begin = self.clock.now_s()
-        with _contained(entry):
+        try:
             yield
+        except Exception as error:
+            release(error)
+            entry.error = error
         entry.spent_s += self.clock.now_s() - begin
 
     def _shuffled(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -333,36 +363,24 @@ class Rounds:
 
     # ----------------------------------------------------------------------- what follows
 
-    def _completed(self, entry: Entry, kind: Series) -> dict[int, float]:
-        """The samples of one kind of the completed rounds, by the round's number."""
-        return {number: us for number, us in entry.samples[kind].items() if 0 <= number < self.count}
-
-    def _series(self, entry: Entry, kind: Series) -> list[float]:
-        """The same, rounded to the nanosecond."""
-        return [round(us, 3) for us in self._completed(entry, kind).values()]
-
-    def _estimate(self, entry: Entry, kind: Series) -> Estimate | None:
-        series = self._series(entry, kind)
-        return estimate(series) if series else None
-
     def _timing(self, entry: Entry) -> Timing:
-        cold = self._series(entry, "cold_us")
+        times = {kind: estimate(us) for kind, us in entry.samples.items() if us}
         ratios, notes = self._ratios(entry)
-        clocks = self._series(entry, "sm_mhz")
+        clock = times.get("sm_mhz")
         return Timing(
-            cold_us=estimate(cold),
-            warm_us=self._estimate(entry, "warm_us"),
-            graph_us=self._estimate(entry, "graph_us"),
-            launch_us=self._estimate(entry, "launch_us"),
+            cold_us=times.get("cold_us"),
+            warm_us=times.get("warm_us"),
+            graph_us=times.get("graph_us"),
+            launch_us=times.get("launch_us"),
             first_call_ms=entry.first_ms,
             ratios=tuple(ratios),
-            rounds=len(cold),
+            rounds=entry.sampled,
             converged=self.converged,
-            notes=(*entry.notes, *notes, *self._remarks(entry, cold)),
+            notes=(*entry.notes, *notes, *self._remarks(entry)),
             unverified=entry.unverified,
-            sm_mhz=statistics.median(clocks) if clocks else None,
-            burst_us=entry.endurance.burst_us if entry.endurance else None,
-            sustained_us=entry.endurance.sustained_us if entry.endurance else None,
+            sm_mhz=clock.median if clock else None,
+            burst_us=times.get("burst_us"),
+            sustained_us=times.get("sustained_us"),
         )
 
     def _ratios(self, entry: Entry) -> tuple[list[Ratio], list[str]]:
@@ -375,17 +393,18 @@ class Rounds:
                 continue
             other = self.entries.get(label)
             why = self._incomparable(entry, other)
-            value = None if why or other is None else self._ratio(entry, other)
-            if value is not None and other is not None:
-                ratios.append(Ratio(label, value))
+            if other is None or why is not None:
+                notes.append(f"no ratio to {label}: {why}")
+            elif pairs := paired(entry.samples["cold_us"], other.samples["cold_us"]):
+                ratios.append(Ratio(label, estimate([round(ratio, 5) for ratio in pairs])))
                 notes.extend(self._clocks_apart(entry, other))
             else:
-                notes.append(f"no ratio to {label}: {why or 'no round timed both'}")
+                notes.append(f"no ratio to {label}: no round timed both")
         return ratios, notes
 
     def _clocks_apart(self, entry: Entry, other: Entry) -> Iterator[str]:
         """A note where the two ran at different SM clocks: a power-hungry kernel lowers its own clock."""
-        series = [self._series(each, "sm_mhz") for each in (entry, other)]
+        series = [each.samples["sm_mhz"] for each in (entry, other)]
         if all(series):
             own, theirs = map(statistics.median, series)
             if theirs > 0 and abs(own / theirs - 1) > OTHER_CLOCK:
@@ -403,14 +422,8 @@ class Rounds:
             return f"unequal terms, output {own.timer.output_dtype} vs {other.timer.output_dtype}"
         return None
 
-    def _ratio(self, entry: Entry, other: Entry) -> Estimate | None:
-        """Speedup of ``entry`` vs. ``other``, from the completed rounds that timed both."""
-        own, theirs = (self._completed(each, "cold_us") for each in (entry, other))
-        pairs = [(theirs[number], us) for number, us in own.items() if number in theirs]
-        values = [round(others / us, 5) for others, us in pairs if us > 0 and others > 0]
-        return estimate(values) if values else None
-
-    def _remarks(self, entry: Entry, cold: Sequence[float]) -> Iterator[str]:
+    def _remarks(self, entry: Entry) -> Iterator[str]:
+        cold = entry.samples["cold_us"]
         if entry.exposed:
             yield "its call synchronizes, or its launch is slower than the GPU: GPU times include host time"
         if entry.cold_only:
@@ -425,20 +438,6 @@ class Rounds:
             at_resolution = statistics.median(cold) < RESOLUTION * empty_us
             lead = "its cold time is at the clock's resolution: " if at_resolution else ""
             yield f"{lead}an empty pair of events reads {empty_us:.1f} us, which is not subtracted"
-        if entry.endurance is not None and not entry.endurance.settled:
-            yield "its time under sustained load did not settle within the time limit"
-        if entry.endurance is not None and entry.endurance.exposed:
-            yield "its burst and sustained times include host time: the host is slower than the GPU"
-
-
-@contextmanager
-def _contained(entry: Entry) -> Iterator[None]:
-    """An exception ends the timing of ``entry`` and of no other."""
-    try:
-        yield
-    except Exception as error:
-        release(error)
-        entry.error = error
 
 
 def release(error: BaseException) -> None:

@@ -17,7 +17,6 @@ loose for small cases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compare.model.op import QUANTIZED, Cost
@@ -49,20 +48,29 @@ _SUMMED_IN = ("fp32", "int32", "fp22")
 class Floor:
     """The least time of a call, and the arithmetic behind it."""
 
-    least_us: float
     amount: float
     """Bytes to move or operations to compute."""
     unit: str
     """``B`` or ``FLOP``."""
     work: str
     """The amount in words: ``134 MB that must be read from memory``."""
-    reached: str
-    """The ceiling in words: ``a copy on this device reaches 3.01 TB/s``."""
+    rate: float
+    """The ceiling, in ``unit`` per second."""
+    margin: float
+    source: str
+    """What reached the ceiling: ``a matrix product``."""
+
+    @property
+    def least_us(self) -> float:
+        return self.amount / (self.rate * (1 + self.margin)) * 1e6
 
     def against(self, name: str, time_us: float) -> str:
         """The rate that a time below the floor would mean, beside the ceiling."""
         claimed = scaled(self.amount / time_us * 1e6, f"{self.unit}/s") if time_us > 0 else "without limit"
-        return f"{time_us:.4g} us {name} for {self.work} would be {claimed}; {self.reached}"
+        return (
+            f"{time_us:.4g} us {name} for {self.work} would be {claimed}; {self.source} on this device "
+            f"reaches {scaled(self.rate, f'{self.unit}/s')}"
+        )
 
 
 def reject_below_floor(case: CaseComparison, l2_bytes: int | None) -> CaseComparison:
@@ -117,21 +125,31 @@ def of_dtype(case: str, ceilings: Ceilings) -> Ceilings:
     return replace(ceilings, matmul_tflops=QUANTIZED_RATE * ceilings.matmul_tflops)
 
 
-def cold(cost: Cost, ceilings: Ceilings, l2_bytes: int) -> Iterator[Floor]:
+def cold(cost: Cost, ceilings: Ceilings, l2_bytes: int) -> list[Floor]:
     """The lower bounds of a call with a cold L2."""
     written = max(0, cost.written_bytes - int(DIRTY * l2_bytes))
-    work = f"{scaled(cost.read_bytes, 'B')} that must be read from memory"
-    if written:
-        work = f"{scaled(cost.read_bytes + written, 'B')} that must be read from and written to memory"
-    yield from _traffic(cost.read_bytes + written, work, ceilings, l2_bytes)
-    yield from _operations(cost.flops, ceilings)
+    memory = "read from and written to memory" if written else "read from memory"
+    return _floors(cost, cost.read_bytes + written, f"that must be {memory}", ceilings, l2_bytes)
 
 
-def warm(cost: Cost, ceilings: Ceilings, l2_bytes: int) -> Iterator[Floor]:
+def warm(cost: Cost, ceilings: Ceilings, l2_bytes: int) -> list[Floor]:
     """The lower bounds of a call among calls back to back."""
-    most = max(0, cost.bytes - l2_bytes)
-    yield from _traffic(most, f"{scaled(most, 'B')} more than the L2 holds", ceilings, l2_bytes)
-    yield from _operations(cost.flops, ceilings)
+    return _floors(cost, cost.bytes - l2_bytes, "more than the L2 holds", ceilings, l2_bytes)
+
+
+def _floors(cost: Cost, moved: int, why: str, ceilings: Ceilings, l2_bytes: int) -> list[Floor]:
+    """The bounds by memory, where ``moved`` bytes pass through it, and by arithmetic."""
+    floors = []
+    if moved > 0:
+        gbs = ceilings.best_gbs or max(ceilings.copy_gbs, ceilings.read_gbs)
+        margin = NARROW if ceilings.best_gbs is not None and moved >= LARGE * l2_bytes else MARGIN
+        work = f"{scaled(moved, 'B')} {why}"
+        floors.append(Floor(moved, "B", work, gbs * 1e9, margin, "a copy or a read"))
+    if cost.flops > 0 and ceilings.matmul_tflops is not None:
+        # fp16 or the case's dtype, whichever is faster: bf16 needs less power and is a few percent faster.
+        rate = max(ceilings.matmul_tflops, ceilings.product_tflops or 0.0) * 1e12
+        floors.append(Floor(cost.flops, "FLOP", scaled(cost.flops, "FLOP"), rate, MARGIN, "a matrix product"))
+    return floors
 
 
 def scaled(amount: float, unit: str) -> str:
@@ -141,26 +159,6 @@ def scaled(amount: float, unit: str) -> str:
             digits = f"{amount / factor:.3g}" if amount < 999.5 * factor else f"{amount / factor:.0f}"
             return f"{digits} {prefix}{unit}"
     return f"{amount:.3g} {unit}"
-
-
-def _traffic(amount: int, work: str, ceilings: Ceilings, l2_bytes: int) -> Iterator[Floor]:
-    if amount <= 0:
-        return
-    gbs = ceilings.best_gbs or max(ceilings.copy_gbs, ceilings.read_gbs)
-    narrow = ceilings.best_gbs is not None and amount >= LARGE * l2_bytes
-    least_us = amount / (gbs * 1e3 * (1 + (NARROW if narrow else MARGIN)))
-    reached = f"a copy or a read on this device reaches {scaled(gbs * 1e9, 'B/s')}"
-    yield Floor(least_us, amount, "B", work, reached)
-
-
-def _operations(flops: int, ceilings: Ceilings) -> Iterator[Floor]:
-    if flops <= 0 or ceilings.matmul_tflops is None:
-        return
-    # fp16 or the case's dtype, whichever is faster: bf16 needs less power and is a few percent faster.
-    rate = max(ceilings.matmul_tflops, ceilings.product_tflops or 0.0) * 1e12
-    reached = f"a matrix product on this device reaches {scaled(rate, 'FLOP/s')}"
-    least_us = flops / (rate * (1 + MARGIN)) * 1e6
-    yield Floor(least_us, flops, "FLOP", scaled(flops, "FLOP"), reached)
 
 
 def _below(times: Estimate | None, least_us: float) -> float | None:

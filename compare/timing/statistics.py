@@ -64,6 +64,15 @@ def lower_rank(count: int) -> int:
     return max(1, rank)
 
 
+def paired(mine: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Speedups of one implementation vs. another, from pairs of samples of the same round.
+
+    One that is left out of a round is left out of all later ones: its samples are those of the first rounds.
+    """
+    pairs = zip(mine, others, strict=False)
+    return [theirs / ours for ours, theirs in pairs if ours > 0 and theirs > 0]
+
+
 def within(value: Estimate, share: float) -> bool:
     """Whether both ends of a real 95% interval lie within ``share`` of the median."""
     if len(value.samples) < ENOUGH:

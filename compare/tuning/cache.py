@@ -23,7 +23,7 @@ def found_before(impl: Implementation, device: str) -> list[Tuning]:
     Args:
         device: the GPU's name.
     """
-    with suppress(KeyError, TypeError, ValueError, OverflowError):
+    with suppress(KeyError, TypeError, ValueError):
         entry = result_cache.read(_KIND, _name(impl, device))
         return [decode(Tuning, tuning) for tuning in entry["found"]] if entry else []
     return []

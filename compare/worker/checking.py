@@ -248,7 +248,7 @@ class _LimitsOf(ToleranceFromBaseline):
     def __init__(self, impl: Implementation, probe: Probe) -> None:
         self._accumulator = impl.accumulator
         # Numbers only: a reference would hold the other case's inputs.
-        self._known = {each.reference.op.output: (each.limit, each.reference.by_row) for each in probe.wanted}
+        self._known = {each.op.output: (each.limit, each.by_row) for each in probe.references}
 
     def limit(self, case: Case, reference: Reference) -> float:
         if reference.op.tolerance(case).exact:

@@ -19,7 +19,7 @@ import case_sets
 from compare import registry
 from compare.aot import building, running, screen
 from compare.aot.plan import Pointer, ProgramPlan, candidates, plan
-from compare.aot.programs import ProgramOutcome, ProgramReport
+from compare.aot.running import ProgramOutcome, ProgramReport
 from compare.checking.check import CheckOptions, check
 from compare.cli import main
 from compare.commands.aot import _exit_status

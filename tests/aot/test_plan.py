@@ -98,7 +98,7 @@ def test_an_argument_is_known_by_the_memory_it_points_into() -> None:
 OPTIONS = """
 import json, torch, triton, triton.language as tl
 from compare import registry
-from compare.aot.kernel_code import compiled
+from compare.aot.building import compiled
 from compare.aot.plan import plan
 from compare.model.op import Implementation
 

@@ -107,11 +107,11 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
 
     real = archive.record
     monkeypatch.setattr(archive, "record", record)
-    monkeypatch.setattr("compare.commands.compare.prepare", lambda *_: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("compare.worker.start.prepare", lambda *_: SimpleNamespace(type="cuda"))
     out, err = printed("all", "--record", status=USAGE)
     for name in OPS:
         assert re.search(rf"(?m)^{name}  ", out)
-        assert f"{name}.jsonl could not be written: [Errno 20]" in err
+        assert f"{name}.json could not be written: [Errno 20]" in err
 
 
 @for_each(

@@ -84,21 +84,6 @@ def test_the_exit_status_is_of_the_weightiest_result(results: tuple[str, ...], s
     assert statuses.of_marks([Marks("a", "01", "", False, "", "", parts)]) == status
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('fastest = "cupy"', "got 'cupy', expected one of torch, triton, cuda"),
-        ("speed = 3", "speed is no prediction; there are fastest, binding, speedup, registers"),
-        ('registers = "lots"', "got 'lots', expected a number"),
-    ],
-)
-def test_predictions_in_a_file_are_checked(
-    text: str, says: str, tmp_path: Path, complaint: Complaint
-) -> None:
-    (tmp_path / "mine.toml").write_text(text)
-    assert says in complaint("predict", "softmax", "--answers", str(tmp_path / "mine.toml"))
-
-
 @pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.timeout(600)

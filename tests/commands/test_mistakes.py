@@ -27,7 +27,8 @@ MISTAKES = [
     ("diff old.json new.json --case N=4", "--case goes with an op"),
     ("diff -v old.json new.json", "--verbose goes with an op"),
     ("map --sweep", "--sweep goes with an op; leave it out of 'map'"),
-    ("--calibrate list", "--calibrate belongs to 'python -m compare doctor'"),
+    ("--calibrate list", "--calibrate: 'list' takes no such argument"),
+    ("softmax --calibrate", "--calibrate: a comparison takes no such argument; python -m compare --help"),
     ("list softmax", "softmax: 'list' takes no such argument; python -m compare list --help"),
     ("doctor --nonsense", "--nonsense: 'doctor' takes no such argument"),
     # words that cannot be meant
@@ -78,7 +79,7 @@ MISTAKES = [
     ("diff", "diff takes two files"),
     ("diff a.json", "diff takes two files"),
     ("diff a.json b.json", "a.json cannot be read"),
-    ("diff PROJECT/README.md PROJECT/README.md", "README.md is incomplete"),
+    ("diff PROJECT/README.md PROJECT/README.md", "README.md is damaged, or not written by"),
     # map
     ("map nosuch --records RECORDS", "no op on record 'nosuch'"),
     ("map softmx --records RECORDS", "did you mean softmax"),
@@ -96,6 +97,13 @@ MISTAKES = [
     ("show softmax --html /no/such/folder.html", "there is no directory /no/such"),
     ("show softmax --case M=2,N=8,fp32 --only triton.* --records RECORDS", "is on record on M=2,N=8,fp32"),
     ("show softmax --records RECORDS OTHER", "of 2 devices"),
+    # new-op
+    ("new-op", "new-op takes a name"),
+    ("new-op softmax --into .", "there is such an op already"),
+    *((f"new-op {name} --into .", "lower-case letters, digits and _") for name in ("my-op", "3d", "Cubed")),
+    ("new-op lambda --into .", "no word of Python's"),
+    *((f"new-op {name} --into .", "this is a command") for name in ("doctor", "all")),
+    *((f"new-op {name} --into .", "a Python module has that name") for name in ("torch", "sys")),
     # labs
     ("lab start 01", "lab start: got 1 words behind it; write lab start LAB DIR"),
     ("lab start 77 x", "no lab '77'"),
@@ -107,6 +115,8 @@ MISTAKES = [
     ("predict softmx", "did you mean softmax"),
     ("predict softmax --answers /nowhere", "/nowhere cannot be read"),
     ("predict softmax --device tpu", "tpu"),
+    ("predict softmax --answers UNKNOWN", "speed is no prediction; there are fastest, binding, speedup"),
+    ("predict softmax --answers NUMBER", "got 'lots', expected a number"),
     ("grade", "grade takes a folder"),
     ("grade /nowhere", "/nowhere: there is no such folder"),
     ("grade /tmp --jobs 0", "--jobs 0: give a number from 1"),
@@ -143,12 +153,16 @@ def names(tmp_path: Path) -> dict[str, str]:
     cases = (made_up.case(), made_up.case("M=1,N=1024,fp32"), made_up.case("M=2,N=8,fp32", some))
     file = archive.record(made_up.comparison(*cases), tmp_path)
     other = made_up.comparison(environment=replace(made_up.H100, device="NVIDIA T4"))
-    raises = tmp_path / "mine.py"
+    raises, unknown, number = (tmp_path / name for name in ("mine.py", "unknown.toml", "number.toml"))
     raises.write_text("x = 1\nx / 0\n")
+    unknown.write_text("speed = 3")
+    number.write_text('registers = "lots"')
     return {
         "RECORDS": str(file.parent),
         "OTHER": str(archive.record(other, tmp_path)),
         "RAISES": str(raises),
+        "UNKNOWN": str(unknown),
+        "NUMBER": str(number),
         "PROJECT": str(ROOT),
     }
 

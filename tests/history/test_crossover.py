@@ -66,8 +66,8 @@ def found_in(
 
 
 def test_the_interval_holds_the_crossing_and_is_narrow() -> None:
-    (crossing,) = found_in().crossings
-    below, above = crossing.below, crossing.above
+    (sizes,) = crossover.crossings(found_in().standings)
+    below, above = sizes[0], sizes[-1]
     assert (below.leaders, above.leaders) == ({"triton"}, {"cuda"})
     # Within 2% of each other, at about 35 us, they are level: that is where neither leads.
     level = 0.02 * 35 / 15 * CROSS
@@ -112,24 +112,24 @@ def test_an_interruption_keeps_what_there_is() -> None:
 def test_every_change_between_grid_sizes_is_closed_in_on(changes: list[int], level: int) -> None:
     """A, then B, then A again ..., level within some percent of each change."""
     changes = sorted(changes)
-    seen: dict[int, frozenset[str]] = {}
+    seen: dict[int, crossover.Standing] = {}
+    nothing = CaseComparison("", Cost(0, 0, 0), ())
     grid = sizes = crossover.grid([1, 1 << 20])
     while sizes:
         for size in sizes:
             near = any(abs(size - at) * 100 < level * at for at in changes)
-            seen[size] = frozenset("AB" if near else "AB"[sum(size >= at for at in changes) % 2])
+            leaders = frozenset("AB" if near else "AB"[sum(size >= at for at in changes) % 2])
+            seen[size] = crossover.Standing(size, {}, leaders, nothing)
         sizes = crossover.next_sizes(seen)
         assert not seen.keys() & set(sizes)
         assert all(size % max(1, 2 ** (size.bit_length() - 1) // 16) == 0 for size in sizes), "round ones"
     known = sorted(seen)
-    made = [crossover.Standing(size, {}, seen[size], CaseComparison("", Cost(0, 0, 0), ())) for size in known]
-    for crossing in crossover.crossings(made):
-        low, high = crossing.below.size, crossing.above.size
-        assert any(low <= at <= high for at in changes)
+    for crossing in crossover.crossings(seen.values()):
+        ends = [standing.size for standing in crossing]
+        assert ends == [size for size in known if ends[0] <= size <= ends[-1]]
+        assert any(ends[0] <= at <= ends[-1] for at in changes)
         # Whatever lies between is level, and no round size next to either end is left out.
-        between = [size for size in known if low < size < high]
-        ends = [low, *between, high]
-        assert all(seen[size] == {"A", "B"} for size in between)
+        assert all(standing.leaders == {"A", "B"} for standing in crossing[1:-1])
         assert crossover.middle(ends[0], ends[1]) is None
         assert crossover.middle(ends[-2], ends[-1]) is None
     assert len(known) <= len(grid) + 24 * len(changes)
@@ -171,22 +171,15 @@ def test_each_way_stands_with_its_best_and_level_ways_lead_together() -> None:
 )
 def test_what_binds(us: float, launch_us: float, tflops: float | None, says: str) -> None:
     cost = Cost(flops=10**11, read_bytes=150 * 10**6, written_bytes=150 * 10**6)
-    ceilings = Ceilings(3000.0, 2970.0, matmul_tflops=tflops)
-    if us == 140.0:  # memory is far from its limit here
-        cost = replace(cost, read_bytes=10**6)
-    assert crossover.binding(row("cupy.a", us, launch_us), cost, ceilings).startswith(says)
+    ceilings = Ceilings(3000.0, 2970.0, product_tflops=tflops)
+    case = CaseComparison("", cost, (), ceilings)
+    assert crossings.binding(case, row("cupy.a", us, launch_us)).startswith(says)
 
 
-def test_a_matmul_s_peak_is_that_of_its_own_precision() -> None:
-    cost = Cost(flops=10**10, read_bytes=10**6, written_bytes=10**6)
-    ceilings = Ceilings(3000.0, 2970.0, matmul_tflops=800.0, product_tflops=50.0)
-    own = crossover.bound(row("cupy.a", 250.0), cost, ceilings)  # 40 TFLOP/s
-    assert (own.limit, own.nearest) == ("arithmetic", "arithmetic")
-    assert own.share == pytest.approx(0.8)
-    less = crossover.bound(replace(row("torch.tf32", 250.0), accumulator="tf32"), cost, ceilings)
-    assert (less.limit, less.share) == (None, pytest.approx(0.05))
-    assert crossover.binding(row("cupy.a", 3.0, 12.0), cost, None).startswith("launch overhead binds")
-    assert crossover.binding(row("cupy.a", 30.0, 12.0), cost, None) == "the bound is not known"
+def test_without_ceilings_only_launch_overhead_can_bind() -> None:
+    case = CaseComparison("", Cost(flops=10**10, read_bytes=10**6, written_bytes=10**6), ())
+    assert crossings.binding(case, row("cupy.a", 3.0, 12.0)).startswith("launch overhead binds")
+    assert crossings.binding(case, row("cupy.a", 30.0, 12.0)) == "the bound is not known"
 
 
 # --------------------------------------------------------------------------- what is said, and the command
@@ -194,16 +187,16 @@ def test_a_matmul_s_peak_is_that_of_its_own_precision() -> None:
 
 def test_the_screen_names_the_interval_the_ways_and_what_binds() -> None:
     found = found_in()
-    (crossing,) = found.crossings
+    (sizes,) = crossover.crossings(found.standings)
     text = " ".join(crossings.render(found, 100).split())
     assert (
-        f"Between N={crossing.below.size} and N={crossing.above.size} the fastest way changes from triton to "
+        f"Between N={sizes[0].size} and N={sizes[-1].size} the fastest way changes from triton to "
         "cuda." in text
     )
-    assert f"At N={crossing.above.size} cupy.a takes 35.00 µs:" in text
-    assert f"At N={crossing.below.size} triton.a takes" in text
+    assert f"At N={sizes[-1].size} cupy.a takes 35.00 µs:" in text
+    assert f"At N={sizes[0].size} triton.a takes" in text
     assert "No GPU here" not in text
-    assert f"| {crossing.below.size}" in crossings.as_markdown(found)
+    assert f"| {sizes[0].size}" in crossings.as_markdown(found)
     assert all(len(line) <= 60 for line in crossings.render(found, 60).splitlines())
 
 
@@ -221,8 +214,7 @@ def test_where_nothing_crosses_that_is_said(cuda_us: tuple[float, float], who: s
         crossover.standing(size, CaseComparison("", Cost(1, 1, 1), (row("triton.a", 9), row("cupy.a", us))))
         for size, us in zip((64, 128), cuda_us, strict=True)
     )
-    found = crossover.Crossover("softmax", "N", BASE, made, crossover.crossings(made), ())
-    assert found.crossings == ()
+    found = crossover.Crossover("softmax", "N", BASE, made)
     (said,) = crossings.findings(found)
     assert said == f"No crossover between N=64 and N=128: {who}."
 
@@ -241,8 +233,8 @@ def results(tmp_path: Path) -> Path:
 def test_without_a_gpu_recorded_sizes_do_and_it_says_so(results: Path) -> None:
     found = crossover.recorded(OP, "N", BASE, results)
     assert [standing.size for standing in found.standings] == [512, 1024, 4096]
-    (crossing,) = found.crossings
-    assert (crossing.below.size, crossing.above.size) == (1024, 4096)
+    (sizes,) = crossover.crossings(found.standings)
+    assert (sizes[0].size, sizes[-1].size) == (1024, 4096)
     text = " ".join(crossings.render(found, 100).split())
     assert "No GPU here: these are the sizes recorded on NVIDIA H100 80GB HBM3, 2026-11-21." in text
     with pytest.raises(ValueError, match=r"holds 0 size\(s\) of N"):
@@ -252,7 +244,7 @@ def test_without_a_gpu_recorded_sizes_do_and_it_says_so(results: Path) -> None:
 def test_the_command_searches_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("compare.commands.compare.prepare", lambda name, ops: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("compare.worker.start.prepare", lambda name, ops: SimpleNamespace(type="cuda"))
     monkeypatch.setattr("compare.device.environment", lambda device: made_up.H100)
     monkeypatch.setattr("compare.run.run", lambda op, asked, progress, pool: run(asked))
     out = tmp_path / "out.json"

@@ -270,7 +270,7 @@ def test_rows_that_changed_are_shown_and_with_all_the_others(
     assert "--all" not in shown
 
 
-@for_each("path", sorted(archive.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
+@for_each("path", sorted(archive.RESULTS.glob("*/*.json")), ids=lambda path: path.stem)
 def test_a_file_and_itself_are_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", str(path), str(path)]) == 0
     count, kinds = re.search(r"(\d+) rows: (.+) --all", capsys.readouterr().out).groups()

@@ -14,16 +14,15 @@ import pytest
 import made_up
 from compare import cli
 from compare.command_line.status import SUCCESS
-from compare.history.map import reading
-from compare.history.map.summary import summaries
-from compare.history.map.survey import Point, survey, with_front
+from compare.history import reading
+from compare.history.map import Point, summaries, with_front
 from compare.model.op import Cost, UsageError, way_of
 from compare.model.result import CaseComparison, Ceilings, CodeSize, Comparison, RoleSize, Row, Timing
 from compare.records import archive
 from compare.report import maps
 from compare.timing import statistics
 from compare.timing.statistics import estimate
-from made_up import APART, charted, hashes, one
+from made_up import APART, charted, one
 
 
 def with_rows(run: Comparison, *rows: Row) -> Comparison:
@@ -32,6 +31,12 @@ def with_rows(run: Comparison, *rows: Row) -> Comparison:
     labels = {row.label for row in rows}
     kept = (*(row for row in case.rows if row.label not in labels), *rows)
     return replace(run, cases=(replace(case, rows=kept),))
+
+
+@pytest.fixture(autouse=True)
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No source has changed since these runs."""
+    monkeypatch.setattr("compare.history.recorded.source_hash", lambda impl: f"hash of {impl.label}")
 
 
 # --------------------------------------------------------------------------- the fastest way
@@ -158,11 +163,9 @@ def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
     assert op.first.label.endswith(".onepass")
     assert op.second is not None
     assert op.second.way == "torch"
-    assert op.lead is not None
-    assert op.lead.highest == pytest.approx(58.2 / 47.2, rel=0.01)
-    assert op.lead.lowest == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
-    assert op.share is not None
-    assert op.share.lowest == pytest.approx(op.share.highest / 3, rel=0.01)
+    assert max(op.leads) == pytest.approx(58.2 / 47.2, rel=0.01)
+    assert min(op.leads) == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
+    assert op.share == found.places[0].ways[0].share
     assert (op.verdict, op.alone, op.noise) == ("fastest", {"cuda": 3, "torch": 1}, 0)
     assert op.binds == "bandwidth"
     (line,) = maps.choices(found)
@@ -205,7 +208,7 @@ def test_a_way_that_stands_on_few_cases_is_not_the_fastest() -> None:
     (op,) = summaries(charted(made_up.comparison(scaled(), *cases)).places)
     assert op.first.way == "torch"
     (only,) = summaries(charted(one(APART), only=("triton.*",)).places)
-    assert (only.second, only.lead) == (None, None)
+    assert (only.second, only.leads) == (None, ())
     assert "-" in maps.ops(charted(one(APART), only=("triton.*",))).rows[0]
     assert maps.cases(charted(one(APART), only=("triton.*",))).rows[0][6:] == ("-", "-", "-")
 
@@ -229,11 +232,12 @@ def test_the_short_screen_says_first_which_way_to_choose_and_how_to_see_the_rest
 
 
 def test_what_has_changed_since_is_marked_and_named() -> None:
+    changed = ("torch.compile", "triton.onepass")
     run = one(APART)
-    now = hashes(run) | {("softmax", "torch.compile"): "another"}
-    del now["softmax", "triton.onepass"]
-    found = survey([run], now)
-    assert set(found.changed) == {("softmax", "torch.compile"), ("softmax", "triton.onepass")}
+    (case,) = run.cases
+    older = (replace(row, source_hash="another") for row in case.rows if row.label in changed)
+    found = charted(with_rows(run, *older))
+    assert found.changed == tuple(("softmax", label) for label in changed)
     (place,) = found.places
     assert [best.changed for best in place.ways] == [False, True, True]
     text = maps.render(found, 200)
@@ -340,14 +344,14 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_folders_and_files_are_read(recorded: Path) -> None:
-    files = sorted(recorded.glob("*.jsonl"))
+    files = sorted(recorded.glob("*.json"))
     assert reading.files_of([recorded]) == files
     assert reading.files_of([files[1], recorded]) == [files[1], files[0]]
     assert {run.op for run in reading.read(files)} == {"softmax", "vector_add"}
     (recorded / "empty").mkdir()
     for path, says in (
         (recorded / "none", "no such file"),
-        (recorded / "empty", "no .jsonl or .json file"),
+        (recorded / "empty", "no .json file"),
         (Path("softmax"), "ops go before --records"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -355,16 +359,16 @@ def test_folders_and_files_are_read(recorded: Path) -> None:
 
 
 def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -> None:
-    root, files = recorded.parent, sorted(recorded.glob("*.jsonl"))
+    root, files = recorded.parent, sorted(recorded.glob("*.json"))
     (root / "mutations.json").write_text("{}")
     assert reading.recorded_here(None, root=root) == files
     assert reading.recorded_here("NVIDIA T4", root=root) == files
     (root / "nvidia-t4").mkdir()
-    (root / "nvidia-t4" / "softmax.jsonl").write_text(files[0].read_text())
-    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.jsonl"]
-    (root / "nvidia-t4" / "matmul.jsonl").write_text(files[0].read_text())
+    (root / "nvidia-t4" / "softmax.json").write_text(files[0].read_text())
+    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.json"]
+    (root / "nvidia-t4" / "matmul.json").write_text(files[0].read_text())
     assert reading.recorded_here(None, root=root) == files
-    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.jsonl"
+    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
         reading.recorded_here(None, root=root / "nvidia-t4")
 
@@ -398,7 +402,7 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ["softmax", "vector_add"]
-    files = [recorded / f"{op}.jsonl" for op in both]
+    files = [recorded / f"{op}.json" for op in both]
     for words, records, ops in (
         ([], [recorded], []),
         (["--all"], [recorded], both),

@@ -14,7 +14,7 @@ from beside import cold_speeds
 from compare import registry
 from compare.device import supports
 from compare.history import crossover
-from compare.history.map.survey import Point, with_front
+from compare.history.map import Point, with_front
 from compare.model.op import DTYPES, LIBRARY, WAYS, Implementation
 from compare.report.sentences import sentences
 from compare.timing.rounds import Plan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.labs import classroom, similarity
+from compare.labs import classroom
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part, PartResult
 from compare.labs.work import Work, start
@@ -126,7 +126,7 @@ def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
 def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     pytest.importorskip("copydetect", reason="copydetect is not installed")
     folders = classroom.submissions(students)
-    assert similarity.pairs(LAB, folders) == []
+    assert classroom.similar(LAB, folders) == []
     starter = (students / "alice" / "triton_add.py").read_text()
     own = "\n".join(
         f"    part{i} = tl.load(x_ptr + n * {i}, mask=n + {i} < N) * part{i - 1}" for i in range(30)
@@ -134,6 +134,6 @@ def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     (students / "alice" / "triton_add.py").write_text(starter + own)
     renamed = own.replace("part", "piece").replace("x_ptr", "source")
     (students / "bob" / "triton_add.py").write_text(starter + renamed)
-    (pair,) = similarity.pairs(LAB, folders)
+    (pair,) = classroom.similar(LAB, folders)
     assert (pair.file, pair.first, pair.second) == ("triton_add.py", "alice", "bob")
     assert pair.share > 0.9

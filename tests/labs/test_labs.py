@@ -127,14 +127,15 @@ LIMIT = '[[task.limit]]\nfigure = "{}"\n{} = 9\npoints = 1\n[[prediction]]'
 @for_each(
     "old, new, says",
     [
-        ("hours = 2", 'hours = "two"', "lab.toml.hours: got str"),
+        ("hours = 2", 'hours = "two"', "Expected `float`, got `str` - at `$.hours`"),
         ('op = "vector_add"', 'op = "vector_ad"', "did you mean vector_add"),
         ('"N=4096,fp32"', '"M=4096,fp32"', "'M' is no dimension"),
-        ("points = 2", "pints = 2", "unknown pints"),
+        ("points = 2", "pints = 2", "missing required field `points` - at `$.task"),
+        ("points = 2", "points = 2\npints = 3", "unknown pints"),
         ('label = "triton.mine"', 'label = "torch.mine"', "has a speed, which is not verified for PyTorch"),
         ("[tiers]", "[tiers", "is not TOML"),
         ("[[prediction]]", LIMIT.format("registers", "at_most"), "'CUDA' limits resources, and has 9 cases"),
-        ('measure = "binding"', 'measure = "smell"', "got 'smell', expected one of"),
+        ('measure = "binding"', 'measure = "smell"', "'smell' - at `$.prediction"),
         ("[[prediction]]", LIMIT.format("lines", "at_least"), "a limit of lines takes at_most, got at_least"),
     ],
 )

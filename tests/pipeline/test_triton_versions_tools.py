@@ -28,7 +28,7 @@ from pathlib import Path
 from compare import registry
 from compare.aot import building
 from compare.aot.plan import candidates, plan
-from compare.pipeline.triton_adapter import key_of
+from compare.pipeline.triton_adapter import cache_entry
 from compare.resources.compiler_process import compile_triton
 
 op = registry.get_op(sys.argv[1])
@@ -38,7 +38,7 @@ for arch in sys.argv[3:4]:
         try:
             planned = plan(op, impl, op.cases.smoke[0], arch)
             made, _ = compile_triton(planned.launch, arch)
-            said["key"], _ = key_of(made)
+            said["key"] = cache_entry(made).key
             program = building.make(planned, Path(sys.argv[2], impl.label, arch))
             text = (program.folder / f"{program.kernel}.c").read_text()
             numbers = re.search(r"code\\[\\d+\\][^=]*= \\{(.*?)\\}", text, re.DOTALL)[1]

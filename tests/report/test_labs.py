@@ -11,11 +11,11 @@ import pytest
 import gradescope
 import made_up
 from compare.labs import lab as labs
+from compare.labs.classroom import Pair
 from compare.labs.lab import Prediction
 from compare.labs.marking import Marks, Part
 from compare.labs.prediction import outcome
 from compare.labs.running import Run
-from compare.labs.similarity import Pair
 from compare.labs.work import read_folder
 from compare.model.result import Mismatch
 from compare.report import labs as pages

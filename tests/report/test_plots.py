@@ -12,7 +12,7 @@ import pytest
 
 from compare import cli, report
 from compare.command_line.status import SUCCESS
-from compare.history.map.survey import Map
+from compare.history.map import Map
 from compare.model.op import UsageError
 from compare.records import archive
 from compare.registry import ROOT

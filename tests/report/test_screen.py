@@ -11,12 +11,13 @@ import pytest
 import made_up
 from compare import registry
 from compare.history import recorded as history
-from compare.model.result import UNREAD, CaseComparison, Comparison, Mismatch, Row
+from compare.model.result import UNREAD, CaseComparison, Comparison, Mismatch, Ratio, Row
 from compare.records import archive
 from compare.report import terminal
 from compare.report.sentences import evidence
 from compare.report.summary import View
 from compare.timing import figures
+from compare.timing.statistics import estimate
 from loops import for_each
 
 RECORDED = made_up.RECORDED
@@ -329,6 +330,16 @@ def test_a_swept_case_within_noise_names_the_ways_and_no_winner() -> None:
     text = screen(*(made_up.case(f"M={m},N=4096,fp32", made_up.rows(level)) for m in (1, 2, 4, 8)))
     assert re.search(r"(?m)^ M=1,N=4096,fp32 .* triton, cuda +95% copy$", text)
     assert "Fastest over 4 cases: torch 0, triton 0, cuda 0; within noise 4." in " ".join(text.split())
+
+
+def test_a_swept_case_is_compared_with_its_own_baseline() -> None:
+    without = {label: times for label, times in made_up.MEDIANS_US.items() if label != "torch.eager"}
+    other = made_up.case("M=8,N=4096,fp32", made_up.rows(without))
+    row = figures.row_of(other, "triton.onepass")
+    timing = replace(row.timing, ratios=(Ratio("torch.compile", estimate([1.25] * 20)),))
+    other = made_up.with_row(other, "triton.onepass", timing=timing)
+    text = screen(*(made_up.case(f"M={m},N=4096,fp32") for m in (1, 2, 4)), other)
+    assert re.search(r"(?m)^ M=8,N=4096,fp32 +58\.2 +1\.00x +1\.25x ", text)
 
 
 def test_what_each_column_is_can_be_asked_for() -> None:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compare.history.map.survey import Map, survey
+from compare.history.map import Map, survey
 from compare.model.op import Cost
 from compare.model.result import (
     Agreement,
@@ -228,13 +228,8 @@ APART = {**MEDIANS_US, **SLOWER}
 """With a way that is told apart from the next."""
 
 
-def hashes(*runs: Comparison) -> dict[tuple[str, str], str]:
-    """Of sources that have not changed since these runs."""
-    return {(run.op, row.label): row.source_hash for run in runs for case in run.cases for row in case.rows}
-
-
 def charted(*runs: Comparison, **arguments: object) -> Map:
-    return survey(runs, hashes(*runs), **arguments)  # type: ignore[arg-type]
+    return survey(runs, **arguments)  # type: ignore[arg-type]
 
 
 def one(medians: Mapping[str, tuple[str, float]], name: str = CASE, **changes: object) -> Comparison:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from compare.timing.ceilings import PRODUCT, CeilingMeter, Loads, _quantized_product, measure_ceilings
+from compare.timing.ceilings import PRODUCT, CeilingMeter, Loads, _product, measure_ceilings
 from fake_clock import World, rounds_of, timing
 
 
@@ -52,7 +52,7 @@ def test_products_of_two_dtypes_are_two_ceilings() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "fp8"])
 def test_the_library_multiplies_eight_bits(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.randn(64, 32), torch.randn(64, 32)
-    product = _quantized_product(dtype, a, b)
+    product = _product(dtype, a, b)
     found, wide = product(), a @ b.t()
     assert isinstance(found, torch.Tensor)
     scale = 32 * 32 if dtype == "int8" else 1
@@ -63,7 +63,7 @@ def test_the_library_multiplies_eight_bits(dtype: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch, "_int_mm", refused)
     monkeypatch.setattr(torch, "_scaled_mm", refused)
-    assert _quantized_product(dtype, a, b) is None
+    assert _product(dtype, a, b) is None
 
 
 def test_ceilings_are_sampled_in_every_round() -> None:

@@ -1,11 +1,11 @@
-"""Our cold GPU times beside those of two other instruments: nvbench and Nsight Compute."""
+"""Our cold GPU times are those of nvbench and Nsight Compute: within 2% above 20 us, 0.5 us below."""
 
 from __future__ import annotations
 
 import functools
 import shutil
 import statistics
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,30 +28,37 @@ def fits(power: int) -> bool:
     return 24 << power < torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
 
 
-def within_the_bar(ours: float, theirs: float) -> bool:
-    """2% above 20 us, half a microsecond below."""
-    return abs(ours - theirs) <= (0.02 * theirs if theirs >= 20 else 0.5)
-
-
 @functools.lru_cache(maxsize=1)  # the largest take 8 GB
-def made(power: int) -> tuple[torch.Tensor, torch.Tensor]:
+def inputs(power: int) -> tuple[torch.Tensor, torch.Tensor]:
     device = torch.device("cuda", torch.cuda.current_device())
     generator = torch.Generator(device).manual_seed(power)
     x, y = (torch.randn(1 << power, device=device, generator=generator) for _ in range(2))
     return x, y
 
 
-def configurations() -> Iterator[tuple[str, Call]]:
-    """A name, and a call that makes its inputs when it is needed."""
+def configurations() -> dict[str, Call]:
+    """By name, calls that make their inputs when these are needed."""
     run = {impl.label: impl.run for impl in registry.implementations("vector_add", LABELS)}
-    for power in filter(fits, POWERS):
-        for label in LABELS:
-            yield f"{label} 2^{power}", lambda label=label, power=power: run[label](*made(power))
+    return {
+        f"{label} 2^{power}": lambda label=label, power=power: run[label](*inputs(power))  # type: ignore[misc]
+        for power in filter(fits, POWERS)
+        for label in LABELS
+    }
 
 
-def cold_us(watch: CudaStopwatch, label: str, call: Call, dirty_bytes: int) -> float:
-    call()
-    return statistics.median(watch.cold(label, call, dirty_bytes).gpu_us for _ in range(SAMPLES))
+def assert_equal_times(theirs_us: Mapping[str, float], dirty_bytes: int, subtracted: bool) -> None:
+    """Our cold times are those, with the time of an empty pair of events ``subtracted`` or not."""
+    watch = CudaStopwatch(torch.device("cuda", torch.cuda.current_device()))
+    apart = []
+    for name, call in configurations().items():
+        call()
+        empty_us = statistics.median(watch.empty_us() for _ in range(SAMPLES)) if subtracted else 0.0
+        samples = [watch.cold(name, call, dirty_bytes).gpu_us for _ in range(SAMPLES)]
+        ours, theirs = statistics.median(samples) - empty_us, theirs_us[name]
+        print(f"{name}: {ours:.2f} us, {theirs:.2f} us")
+        if abs(ours - theirs) > (0.02 * theirs if theirs >= 20 else 0.5):
+            apart.append((name, ours, theirs))
+    assert not apart
 
 
 @pytest.mark.gpu
@@ -60,31 +67,39 @@ def cold_us(watch: CudaStopwatch, label: str, call: Call, dirty_bytes: int) -> f
 def test_cold_times_are_those_of_nvbench(card: torch.device) -> None:
     """Its flush writes as much as the L2 holds, and so does ours here."""
     pytest.importorskip("cuda.bench")
-    watch = CudaStopwatch(card)
-    apart = []
-    calls = dict(configurations())
-    theirs = nvbench_us({name: [call] for name, call in calls.items()})
-    for name, call in calls.items():
-        ours = cold_us(watch, name, call, l2_bytes(card))
-        print(f"{name}: {ours:.2f} us, nvbench {theirs[name]:.2f} us")
-        if not within_the_bar(ours, theirs[name]):
-            apart.append((name, ours, theirs[name]))
-    assert not apart
+    theirs = nvbench_us({name: [call] for name, call in configurations().items()})
+    assert_equal_times(theirs, l2_bytes(card), subtracted=False)
 
 
-# --------------------------------------------------------------------------- Nsight Compute
-
-PROFILED = """
+EACH = 1 + SAMPLES // 3
+PROFILED = f"""
 import sys
-sys.path[:0] = [{root!r}, {tests!r}]
+sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
 import torch
-from test_crosscheck import SAMPLES, configurations
-for _, call in configurations():
-    for _ in range(1 + SAMPLES // 3):
+from test_crosscheck import EACH, configurations
+for call in configurations().values():
+    for _ in range(EACH):
         call()
 torch.cuda.synchronize()
 """
-EACH = 1 + SAMPLES // 3
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.timeout(900)
+def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
+    """Its cache is clean, as behind our flush; an empty pair of events is no part of its times."""
+    if shutil.which("ncu") is None:
+        pytest.skip("ncu, of Nsight Compute, is not on PATH")
+    try:
+        durations = profiled(PROFILED, options=("--kernel-name", "regex:vector_add"))
+    except PermissionError as error:
+        pytest.skip(str(error))
+    names = list(configurations())
+    assert len(durations) == EACH * len(names)
+    by_name = {name: durations[EACH * at + 1 : EACH * (at + 1)] for at, name in enumerate(names)}
+    # The first one loads code.
+    assert_equal_times({name: statistics.median(us) for name, us in by_name.items()}, 0, subtracted=True)
 
 
 def test_what_ncu_prints_is_read() -> None:
@@ -95,32 +110,6 @@ def test_what_ncu_prints_is_read() -> None:
         '"1","vector_add","gpu__time_duration.sum","usecond","2.5"\n'
     )
     assert durations_us(text) == [1056.0, 2.5]
-
-
-@pytest.mark.gpu
-@pytest.mark.alone
-@pytest.mark.timeout(900)
-def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
-    """Our cold time, behind a flush that leaves no dirty lines, minus that of an empty pair of events."""
-    if shutil.which("ncu") is None:
-        pytest.skip("ncu, of Nsight Compute, is not on PATH")
-    script = PROFILED.format(root=str(ROOT), tests=str(Path(__file__).parent))
-    try:
-        theirs = profiled(script, options=("--kernel-name", "regex:vector_add"))
-    except PermissionError as error:
-        pytest.skip(str(error))
-    watch = CudaStopwatch(card)
-    apart = []
-    asked = list(configurations())
-    assert len(theirs) == EACH * len(asked)
-    for at, (name, call) in enumerate(asked):
-        empty_us = statistics.median(watch.empty_us() for _ in range(SAMPLES))
-        ours = cold_us(watch, name, call, 0) - empty_us
-        other = statistics.median(theirs[EACH * at + 1 : EACH * (at + 1)])  # the first loads code
-        print(f"{name}: {ours:.2f} us, ncu {other:.2f} us")
-        if not within_the_bar(ours, other):
-            apart.append((name, ours, other))
-    assert not apart
 
 
 def test_the_kernels_compared_exist() -> None:

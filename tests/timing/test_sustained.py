@@ -6,22 +6,24 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 import pytest
 import torch
 
 import made_up
+from compare.device import clock_readers
 from compare.model.result import Card, Timing
 from compare.records import archive
 from compare.records.encoding import decode, encode
 from compare.report import markdown, terminal
 from compare.report.summary import View
 from compare.timing import figures
-from compare.timing import sustained as endurance
+from compare.timing import rounds as timing_rounds
+from compare.timing import sustained as load
 from compare.timing.ceilings import CeilingMeter, Loads
 from compare.timing.gpu_clock import ALLOWED_MS, Monitor
 from compare.timing.statistics import estimate
-from compare.timing.sustained import endure
 from fake_clock import QUICK, World, rounds_of, timing
 from loops import for_each
 
@@ -33,31 +35,35 @@ def heated(slow: float = 1.0, heats_s: float = 0.1, host_us: float = 10.0) -> Wo
     return world
 
 
-def endured(world: World, us: float) -> endurance.Endurance:
-    timed = world.implementation("triton.a", 2 * us)  # in this world a warm call takes half
-    return endure(timed, world, us, world.host_us, world.sleep)
+def endured(world: World, us: float) -> tuple[list[float], list[float], bool]:
+    """Times of bursts and of sustained load, and whether these settled."""
+    timer = world.implementation("triton.a", 2 * us)  # in this world a warm call takes half
+    burst = load.bursts(timer, us, world.host_us, world.sleep)
+    steady, settled = load.sustained(timer, world, us, world.host_us)
+    assert not any(reading.exposed for reading in (*burst, *steady))
+    return [reading.gpu_us for reading in burst], [reading.gpu_us for reading in steady], settled
 
 
 def test_a_burst_is_over_before_the_cap_and_sustained_load_is_under_it() -> None:
     for us in (3.0, 50.0, 2000.0, 40_000.0):
-        found = endured(heated(slow=1.25), us)
-        assert found.burst_us.median == pytest.approx(us, rel=0.05)
-        assert found.sustained_us.median == pytest.approx(1.25 * us, rel=0.02)
-        assert len(found.burst_us.samples) == endurance.BURSTS
-        assert (found.settled, found.exposed) == (True, False)
+        burst_us, sustained_us, settled = endured(heated(slow=1.25), us)
+        assert median(burst_us) == pytest.approx(us, rel=0.05)
+        assert median(sustained_us) == pytest.approx(1.25 * us, rel=0.02)
+        assert (len(burst_us), settled) == (load.BURSTS, True)
 
 
 def test_it_ends_though_nothing_settles_and_says_so() -> None:
     world = heated(slow=30.0, heats_s=8.0)
-    assert not endured(world, 500.0).settled
-    assert world.seconds < (1 + endurance.BURSTS) * endurance.PAUSE_S + endurance.MOST_S + 1.0
+    *_, settled = endured(world, 500.0)
+    assert not settled
+    assert world.seconds < (1 + load.BURSTS) * load.PAUSE_S + load.MOST_S + 1.0
 
 
 @for_each("us, host_us", [(1.0, 100.0), (3.0, 10.0), (100.0, 10.0), (1e5, 10.0)])
 def test_no_batch_keeps_the_host_for_long(us: float, host_us: float) -> None:
     world = heated(host_us=host_us)
     endured(world, us)
-    limits_us = {"burst": endurance.BURST_HOST_US, "sustained": endurance.BATCH_HOST_US}
+    limits_us = {"burst": load.BURST_HOST_US, "sustained": load.BATCH_HOST_US}
     for kind, most_us in limits_us.items():
         assert all(n == 1 or n * host_us <= 1.01 * most_us for n in world.repeats[kind, "triton.a"])
     sustained = world.repeats["sustained", "triton.a"]
@@ -66,7 +72,7 @@ def test_no_batch_keeps_the_host_for_long(us: float, host_us: float) -> None:
 
 
 def test_rounds_measure_both_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endure, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(timing_rounds, "bursts", partial(load.bursts, sleep=lambda seconds: None))
     for asked in (False, True):
         world = World()
         world.waiting = {("burst", "triton.a")}
@@ -165,7 +171,7 @@ def test_a_driver_that_does_not_answer_is_not_asked_twice() -> None:
     monitor.end_round()
     assert monitor.card() is None
     assert len(asked) == 1
-    assert Monitor.on(torch.device("cpu")).clock_mhz() is None
+    assert Monitor(clock_readers(torch.device("cpu"))).clock_mhz() is None
 
 
 def held(clocks: dict[str, float]) -> tuple[Timing, Card | None]:
@@ -184,7 +190,7 @@ def held(clocks: dict[str, float]) -> tuple[Timing, Card | None]:
     meter = CeilingMeter(world, Loads(copy, {"sum": read}, 1 << 20), driver.monitor())
     rounds = rounds_of(world, *fakes, ceilings=meter)
     rounds.run(budget_s=1)
-    return timing(rounds, "triton.a"), meter.card()
+    return timing(rounds, "triton.a"), meter.monitor.card()
 
 
 def test_a_ratio_of_two_clocks_is_flagged() -> None:
@@ -213,7 +219,7 @@ def test_the_screen_and_the_record_hold_the_card() -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_asking_a_real_driver_is_quick(card: torch.device) -> None:
-    monitor = Monitor.on(card)
+    monitor = Monitor(clock_readers(card))
     for _ in range(50):
         for _ in range(16):
             monitor.clock_mhz()

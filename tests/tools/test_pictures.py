@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from compare.history.map.survey import Map, Point
+from compare.history.map import Map, Point
 from tools.docs import effort
 
 SVG = "{http://www.w3.org/2000/svg}"

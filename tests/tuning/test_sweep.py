@@ -20,7 +20,6 @@ from compare.model.op import Case, Implementation, UsageError
 from compare.model.result import CaseComparison, Comparison, Configuration, Options, Row
 from compare.records import archive
 from compare.report import markdown, tables, terminal
-from compare.report import tune as report
 from compare.report.sentences import sentences
 from compare.run import run, tuned
 from compare.timing import figures
@@ -277,7 +276,7 @@ def with_values(row: Row) -> Row:
 
 
 def shown(found: Comparison) -> dict[str, dict[str, str]]:
-    table = report.table(found.cases[0])
+    table = tables.trials(found.cases[0])
     headers = [header.replace("\n", " ") for header in table.headers]
     return {line[1]: dict(zip(headers, line, strict=True)) for line in table.rows}
 
@@ -323,7 +322,7 @@ def test_what_is_wrong_or_was_not_timed_is_the_fastest_of_nothing() -> None:
 
 
 def test_a_table_for_trials_alone_names_several_kernels() -> None:
-    assert report.table(made_up.case()) is None
+    assert tables.trials(made_up.case()) is None
     assert figures.trials(made_up.case()) == []
     (case,) = compared(SIZE_64=50.0).cases
     assert tables.configurations(case) is None
@@ -331,7 +330,7 @@ def test_a_table_for_trials_alone_names_several_kernels() -> None:
     assert "cupy.a:SIZE=64" not in [line[0] for line in left.rows]
     row = next(row for row in case.rows if row.label == "cupy.a")
     two = (*row.resources, replace(row.resources[0], kernel="second_kernel<float>"))
-    table = report.table(made_up.with_row(case, "cupy.a", resources=two))
+    table = tables.trials(made_up.with_row(case, "cupy.a", resources=two))
     assert "kernel" in table.headers
     assert table.rows[-1][:2] == ("", "")
     assert "second_kernel" in table.rows[-1]
@@ -399,7 +398,7 @@ def test_a_gpu_times_every_value_beside_what_it_takes(tmp_path: Path) -> None:
     assert {len(group) for group in groups} == {3, 1}
     for group in groups:
         assert all(row.timing and row.timing.cold_us for row in group)
-    table = report.table(found)
+    table = tables.trials(found)
     assert table is not None
     assert "as run on" in table.title
     which = [line[2] for line in table.rows]

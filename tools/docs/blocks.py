@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
-from compare.history.map import reading
-from compare.history.map.survey import Map, hashes, survey
+from compare.history import reading
+from compare.history.map import Map, survey
 from compare.history.recorded import recorded
 from compare.model.op import LIBRARY, Op, UsageError
 from compare.records import archive
@@ -160,7 +160,7 @@ def _effort() -> str:
 
 def _records(results: Path) -> tuple[tuple[Path, int], ...]:
     """The recorded files, each with the time of its last change."""
-    return tuple((file, file.stat().st_mtime_ns) for file in sorted(results.glob("*/*.jsonl")))
+    return tuple((file, file.stat().st_mtime_ns) for file in sorted(results.glob("*/*.json")))
 
 
 @functools.lru_cache(1)
@@ -169,7 +169,7 @@ def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
     runs = reading.read(file for file, _ in files)
     device = max(runs, key=lambda run: run.created).environment.device
     runs = [run for run in runs if run.environment.device == device]
-    return survey(runs, hashes({run.op for run in runs}))
+    return survey(runs)
 
 
 def _screen(op: Op, results: Path) -> str:

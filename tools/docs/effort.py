@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from compare.history.map.survey import Map, Point
+from compare.history.map import Map, Point
 from compare.model.op import way_of
 from tools.docs import svg
 

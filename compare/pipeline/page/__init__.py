@@ -17,12 +17,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from compare.pipeline import highlight, passes
+from compare.pipeline import highlight, reading
 from compare.pipeline.differences import differences
+from compare.pipeline.reading import Traced, traced
 from compare.pipeline.records import CompilerStage, Opened, Pass
 from compare.pipeline.screen import cached, reasons, shortened
-from compare.pipeline.tracing import Traced, traced
-from compare.report.html.sources import class_of
+from compare.report.html.sources import coloured
 from compare.report.terminal import PROSE_WIDTH
 from compare.resources.sass.instruction_mix import in_order, kinds
 
@@ -50,28 +50,20 @@ def render(opened: Sequence[Opened], signature: str) -> str:
     )
 
 
-class _Texts:
-    """Each text once, however many kernels and architectures share it."""
-
-    def __init__(self) -> None:
-        self.kept: list[dict[str, Any]] = []
-        self._numbers: dict[tuple[object, ...], int] = {}
-
-    def number(self, lines: Sequence[Traced], language: str) -> int:
-        key = (tuple(lines), language)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.kept)
-            text = "\n".join(line.text for line in lines)
-            numbers = [list(line.lines) for line in lines]
-            self.kept.append({"text": text, "lines": numbers, "colours": _colours(text, language)})
-        return self._numbers[key]
+_Texts = dict[tuple[tuple[Traced, ...], str], int]
+"""The number of each text and its language: each once, however many kernels and architectures share it."""
 
 
 def _data(opened: Sequence[Opened]) -> dict[str, Any]:
-    texts = _Texts()
+    texts: _Texts = {}
     kernels = [_kernel(one, texts) for one in opened if one.stages]
     order = in_order(name for kernel in kernels for name in kernel["mix"])
-    return {"kernels": kernels, "texts": texts.kept, "kinds": order}
+    return {"kernels": kernels, "texts": [_text(*key) for key in texts], "kinds": order}
+
+
+def _text(lines: Sequence[Traced], language: str) -> dict[str, Any]:
+    text = "\n".join(line.text for line in lines)
+    return {"text": text, "lines": [line.lines for line in lines], "colours": _colours(text, language)}
 
 
 def _kernel(one: Opened, texts: _Texts) -> dict[str, Any]:
@@ -91,34 +83,32 @@ def _kernel(one: Opened, texts: _Texts) -> dict[str, Any]:
 
 
 def _stage(one: Opened, stage: CompilerStage, texts: _Texts) -> dict[str, Any]:
-    lines = _whole_file(stage) or traced(one, stage)
+    lines = tuple(_whole_file(stage) or traced(one, stage))
+    key = (lines, highlight.language(one.label, stage.name))
     return {
         "name": stage.name,
         "by": stage.made_by,
         "ms": stage.took_ms,
         "bytes": len(stage.content),
-        "text": texts.number(lines, highlight.language(one.label, stage.name)) if lines else None,
+        "text": texts.setdefault(key, len(texts)) if lines else None,
     }
 
 
 def _first_line(one: Opened, source: CompilerStage) -> int:
     """Of the kernel in its file."""
     name = re.escape(one.kernel.partition("<")[0])
-    found = (i for i, row in enumerate(source.text.splitlines()) if re.search(rf"\b{name}\s*\(", row))
-    return source.first_line + next(found, 0)
+    rows = (i for i, row in enumerate(source.text.splitlines()) if re.search(rf"\b{name}\s*\(", row))
+    return source.first_line + next(rows, 0)
 
 
 def _whole_file(stage: CompilerStage) -> list[Traced]:
     """The whole source file: a kernel's helpers are often in it."""
-    try:
-        rows = Path(stage.file).read_text(encoding="utf-8").splitlines() if stage.name == "source" else []
-    except (OSError, ValueError):
-        rows = []
-    return [Traced(row, (number,)) for number, row in enumerate(rows, 1)]
+    text = reading.text_of(stage.file) if stage.name == "source" else ""
+    return [Traced(row, (number,)) for number, row in enumerate(text.splitlines(), 1)]
 
 
 def _pass(ran: Pass) -> dict[str, Any]:
-    diff = passes.diff(ran).splitlines()[2:]
+    diff = reading.diff(ran).splitlines()[2:]
     left_out = len(diff) - _MOST_DIFF_LINES
     if left_out > 0:
         diff = [*diff[:_MOST_DIFF_LINES], f"... and {left_out} more lines: --pass {ran.name} shows all"]
@@ -129,11 +119,5 @@ def _colours(text: str, language: str) -> str:
     """Runs of characters of one colour, line by line: ``3k 5 2v``; empty: no colours."""
     if not language:
         return ""
-    lines: list[list[str]] = [[]]
-    for kind, value in highlight.lexer(language).get_tokens(text):
-        for count, part in enumerate(value.split("\n")):
-            if count:
-                lines.append([])
-            if part:
-                lines[-1].append(f"{len(part)}{class_of(kind)}")
-    return "\n".join(" ".join(line) for line in lines)
+    lines = coloured(text, highlight.lexer(language))
+    return "\n".join(" ".join(f"{len(run)}{colour}" for colour, run in line) for line in lines)

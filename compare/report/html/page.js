@@ -42,6 +42,8 @@
     return vega;
   };
 
+  const heightOf = (figure, rows) => (figure.dataset.figure === "strip" ? 19 * rows.length : SPECS[figure.dataset.figure].height);
+
   async function draw(figure, rows, given) {
     const plot = figure.querySelector(".plot");
     figure.hidden = !given;
@@ -50,9 +52,9 @@
     if (!given) return;
     const spec = structuredClone(SPECS[figure.dataset.figure]);
     spec.datasets = structuredClone({ ...given.datasets, rows });
-    spec.params = Object.entries(given.params || {}).map(([name, value]) => ({ name, value }));
-    if (given.height) spec.height = given.height;
-    if (given.x) spec.encoding.x.axis.title = given.x;
+    spec.height = heightOf(figure, rows);
+    for (const [channel, domain] of Object.entries(given.domain || {})) spec.encoding[channel].scale.domain = domain;
+    if (given.x) Object.assign(spec.encoding.x.axis, { title: given.x, values: Object.values(given.cases) });
     const more = figure.querySelector(".more");
     if (more) more.textContent = given.caption || "";
     const labels = spec.usermeta && spec.usermeta.labels;
@@ -170,14 +172,15 @@
         body.hidden = body.dataset.case !== picker.value;
         if (!body.hidden) op.querySelector(".summary").closest("section").querySelector(".caption").textContent = body.dataset.caption;
       }
-      const shown = given.cases[picker.value] || {};
+      const { rows, roofline } = given.cases[picker.value] || { rows: [] };
+      const shown = { strip: rows.length && {}, roofline, effort: rows.some((row) => row.front) && {} };
       for (const figure of all(op, "figure")) {
-        if (figure !== sweep) await draw(figure, shown.rows, shown[figure.dataset.figure]);
+        if (figure !== sweep) await draw(figure, rows, shown[figure.dataset.figure]);
       }
     };
     for (const figure of all(op, "figure")) { // so that nothing moves while the figures are drawn one by one
-      const { height } = (given.cases[picker.value] || {})[figure.dataset.figure] || {};
-      figure.querySelector(".plot").style.minHeight = `${(height || SPECS[figure.dataset.figure].height) + 50}px`;
+      const { rows } = given.cases[picker.value] || { rows: [] };
+      figure.querySelector(".plot").style.minHeight = `${heightOf(figure, rows) + 50}px`;
     }
     picker.disabled = bodies.length < 2;
     picker.addEventListener("change", show);

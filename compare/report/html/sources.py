@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from markupsafe import Markup
+from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 
@@ -49,7 +49,6 @@ class Code:
     """First and last line of its kernel, else of its launch, in the first file; counted from 1."""
     changed: bool
     """The source is no longer the one that was measured."""
-    implementation: Implementation
 
 
 def implementations(op: str) -> dict[str, Implementation]:
@@ -63,16 +62,16 @@ def code(impl: Implementation, row: Row) -> Code | None:
     """The source of ``row``; None where its file is gone or can no longer be read."""
     try:
         files = [Path(impl.origin)] if impl.foreign else _shown(impl)
-        found = next(
-            filter(None, (_start(file, names) for names in _wanted(impl, row) for file in files)), None
-        )
-        file, start = found or (files[0], (1, 1))
+        kernels = [figures.short_kernel(kernel.kernel) for kernel in row.resources]
+        names = kernels if impl.has_own_kernels else [], [] if impl.foreign else [code_of(impl.run).co_name]
+        functions = ((file, _function(file, name)) for each in names for file in files for name in each)
+        file, start = next(((file, start) for file, start in functions if start), (files[0], (1, 1)))
         changed = changed_since(row) or (
             bool(row.source_hash) and not row.recorded and row.source_hash != source_hash(impl)
         )
     except (OSError, SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
         return None
-    return Code((file, *(other for other in files if other != file)), start, changed, impl)
+    return Code((file, *(other for other in files if other != file)), start, changed)
 
 
 def name(path: Path) -> str:
@@ -87,15 +86,7 @@ def highlighted(path: Path) -> Markup:
     # Pygments takes quadratic time for lines of spaces.
     text = "\n".join(line.rstrip() for line in text.split("\n"))
     lexer = get_lexer_by_name("python" if path.suffix == ".py" else "cuda", stripnl=False, ensurenl=False)
-    lines: list[list[tuple[str, str]]] = [[]]
-    for kind, value in lexer.get_tokens(text.rstrip("\n")):
-        for count, part in enumerate(value.split("\n")):
-            if count:
-                lines.append([])
-            if part and lines[-1] and lines[-1][-1][0] == class_of(kind):
-                part = lines[-1].pop()[1] + part
-            if part:
-                lines[-1].append((class_of(kind), part))
+    lines = coloured(text.rstrip("\n"), lexer)
     return Markup("".join(f"<b>{''.join(map(_run, line))}</b>" for line in lines))
 
 
@@ -104,34 +95,36 @@ def _run(part: tuple[str, str]) -> str:
     return f"<i class={colour}>{escape(text)}</i>" if colour else escape(text)
 
 
+def coloured(text: str, lexer: Lexer) -> list[list[tuple[str, str]]]:
+    """Each line of ``text`` as runs of one colour: the style sheets' class, empty for none, and the run."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    for kind, value in lexer.get_tokens(text):
+        for count, part in enumerate(value.split("\n")):
+            if count:
+                lines.append([])
+            if part and lines[-1] and lines[-1][-1][0] == _class_of(kind):
+                part = lines[-1].pop()[1] + part
+            if part:
+                lines[-1].append((_class_of(kind), part))
+    return lines
+
+
 @functools.cache
-def class_of(kind: _TokenType) -> str:
-    """The style sheet's class of a token; empty: no colour."""
+def _class_of(kind: _TokenType) -> str:
     return next((letter for of, letter in _CLASSES if kind in of), "")
 
 
 def _shown(impl: Implementation) -> list[Path]:
     """The op's own files before shared headers, kernels before the code that launches them."""
-    found = [path for path in sources(impl) if not any(path.is_relative_to(no) for no in _NOT_SHOWN)]
     return sorted(
-        found,
+        (path for path in sources(impl) if not any(path.is_relative_to(no) for no in _NOT_SHOWN)),
         key=lambda path: (impl.op not in (path.stem, path.parent.name), path.suffix != ".cuh", path.name),
     )
 
 
-def _wanted(impl: Implementation, row: Row) -> Iterator[Sequence[str]]:
-    """Names of what to look for in the files: its kernels, then its launch."""
-    kernels = [figures.short_kernel(kernel.kernel) for kernel in row.resources]
-    yield [name for name in kernels if impl.has_own_kernels]
-    yield [] if impl.foreign else [code_of(impl.run).co_name]
-
-
-def _start(file: Path, names: Iterable[str]) -> tuple[Path, tuple[int, int]] | None:
-    for wanted in names:
-        lines = _functions(file).get(wanted) if file.suffix == ".py" else _block(file, wanted)
-        if lines:
-            return file, lines
-    return None
+def _function(file: Path, name: str) -> tuple[int, int] | None:
+    """First and last line of a function."""
+    return _functions(file).get(name) if file.suffix == ".py" else _block(file, name)
 
 
 @functools.cache
@@ -147,10 +140,10 @@ def _functions(file: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def _block(file: Path, wanted: str) -> tuple[int, int] | None:
+def _block(file: Path, name: str) -> tuple[int, int] | None:
     """First and last line of a C++ function whose closing brace stands at the start of a line."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    defined = re.compile(rf"\b{re.escape(wanted)}\s*\(")
+    defined = re.compile(rf"\b{re.escape(name)}\s*\(")
     for first, line in enumerate(lines):
         if defined.search(line) and not line.lstrip().startswith("//"):
             last = next((i for i in range(first, len(lines)) if lines[i].startswith("}")), first)

@@ -64,22 +64,17 @@ const SPECS = (() => {
     scale,
     axis: { title, ...axis },
   });
-  // A logarithmic scale between two parameters of the figure.
-  const log = (low, high, more) => ({
-    type: "log",
-    nice: false,
-    domain: [{ expr: low }, { expr: high }],
-    ...more,
-  });
+  const log = (field, title, axis, scale) =>
+    number(
+      field,
+      `${title} (logarithmic)`,
+      { type: "log", nice: false, ...scale },
+      { format: ",.3~r", gridOpacity: 0.5, tickCount: 6, ...axis },
+    );
 
   // All cold samples of every row, with median and 95% interval.
   function strip() {
-    const x = number(
-      "us",
-      "us, cold (logarithmic)",
-      log("least", "most", { range: [0, { expr: "max(40, width - 56)" }] }),
-      { format: ",.3~r", values: { expr: "ticks" } },
-    );
+    const x = log("us", "us, cold", {}, { padding: 14, range: [0, { expr: "max(40, width - 56)" }] });
     const y = {
       field: "label",
       type: "nominal",
@@ -97,7 +92,7 @@ const SPECS = (() => {
       HEIGHT,
       [
         {
-          transform: [{ flatten: ["samples"], as: ["sample"] }],
+          transform: [{ flatten: ["samples"], as: ["sample"] }, { filter: "datum.sample > 0" }],
           mark: { type: "tick", size: 12, thickness: 1, opacity: 0.3 },
           encoding: { x: { field: "sample", type: "quantitative" } },
         },
@@ -135,33 +130,23 @@ const SPECS = (() => {
 
   // Achieved arithmetic rate over operational intensity, below the ceilings measured in the run.
   function roofline() {
-    const x = number(
-      "x",
-      "operational intensity, FLOP/B (logarithmic)",
-      log("left", "right"),
-      { values: { expr: "xs" }, format: ",.3~r" },
-    );
-    const y = number(
-      "y",
-      "TFLOP/s (logarithmic)",
-      log("low", "high"),
-      { values: { expr: "ys" }, format: ",.3~r" },
-    );
+    const x = log("x", "operational intensity, FLOP/B");
+    const y = log("y", "TFLOP/s");
     const text = { type: "text", fontSize: 11, color: "var(--faint)" };
     return spec(
       HEIGHT,
       [
         {
+          name: "other",
+          data: { name: "other" },
+          mark: { type: "line", strokeWidth: 1, color: "var(--faint)", clip: true },
+          encoding: { order: { field: "x" } },
+        },
+        {
           name: "roof",
           data: { name: "roof" },
           mark: { type: "line", strokeWidth: 1.5, color: "var(--ink)", clip: true },
           encoding: { order: { field: "x" } },
-        },
-        {
-          name: "other",
-          data: { name: "other" },
-          mark: { type: "rule", color: "var(--faint)" },
-          encoding: { x2: { field: "right" }, y2: { field: "top" } },
         },
         {
           data: { name: "ridges" },
@@ -188,7 +173,7 @@ const SPECS = (() => {
             shape: SHAPE,
             tooltip: [
               ...TOLD,
-              { field: "y", title: "TFLOP/s", format: ",.3~r" },
+              { field: "tflops", title: "TFLOP/s", format: ",.3~r" },
               { field: "gbs", title: "GB/s", format: ",.4~r" },
             ],
           },
@@ -202,9 +187,8 @@ const SPECS = (() => {
       ],
       {
         transform: [
-          { calculate: "intensity", as: "x" },
-          { calculate: "flops / datum.us / 1e6", as: "y" },
-          { calculate: "bytes / datum.us / 1e3", as: "gbs" },
+          { calculate: "datum.intensity", as: "x" },
+          { calculate: "datum.tflops", as: "y" },
         ],
         encoding: { x, y },
         usermeta: { labels: { of: "named", avoid: ["all", "roof", "flat", "slope", "other"] } },
@@ -214,16 +198,11 @@ const SPECS = (() => {
 
   // Speed over the tokens that it takes, with the Pareto front.
   function effort() {
-    const x = number(
-      "tokens",
-      "tokens of own code and the op's helpers (logarithmic)",
-      log("left", "right"),
-      { format: ",", values: { expr: "xs" } },
-    );
+    const x = log("tokens", "tokens of own code and the op's helpers", { format: "," }, { padding: 60 });
     const y = number(
       "share",
       "share of ceiling",
-      { domain: [0, { expr: "high" }] },
+      { domainMin: 0, nice: false, padding: 28 },
       { format: ".0%", tickCount: 6 },
     );
     return spec(
@@ -231,7 +210,7 @@ const SPECS = (() => {
       [
         {
           name: "steps",
-          data: { name: "steps" },
+          transform: [{ filter: "datum.front" }],
           mark: {
             type: "line",
             interpolate: "step-after",
@@ -239,6 +218,16 @@ const SPECS = (() => {
             strokeWidth: 1.5,
           },
           encoding: { order: { field: "tokens" } },
+        },
+        {
+          name: "last",
+          transform: [
+            { filter: "datum.front" },
+            { joinaggregate: [{ op: "max", field: "share", as: "most" }] },
+            { filter: "datum.share == datum.most" },
+          ],
+          mark: { type: "rule", color: "var(--faint)", strokeWidth: 1.5 },
+          encoding: { x2: { value: "width" } },
         },
         {
           name: "all",
@@ -261,7 +250,7 @@ const SPECS = (() => {
       ],
       {
         encoding: { x, y },
-        usermeta: { labels: { of: "all", avoid: ["steps"] } },
+        usermeta: { labels: { of: "all", avoid: ["steps", "last"] } },
       },
     );
   }
@@ -273,7 +262,6 @@ const SPECS = (() => {
       null,
       { type: "log", base: 2, nice: false },
       {
-        values: { expr: "sizes" },
         labelExpr:
           "datum.value % 1048576 == 0 ? datum.value / 1048576 + 'M' : " +
           "datum.value % 1024 == 0 ? datum.value / 1024 + 'K' : format(datum.value, ',')",

@@ -19,18 +19,18 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     Raises:
         UsageError: one is not there, or a folder holds none.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
-        inside = sorted((*path.glob("*.jsonl"), *path.glob("*.json"))) if path.is_dir() else [path]
-        if not inside:
-            raise UsageError(
-                f"--records {path}: there is no .jsonl or .json file in this folder; {RECORD_IT} writes some"
-            )
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not path.exists():
             hint = "; ops go before --records" if str(path) in registry.op_names() else ""
             raise UsageError(f"--records {path}: there is no such file or folder{hint}")
-        found += inside
-    return list(dict.fromkeys(found))
+        if not inside:
+            raise UsageError(
+                f"--records {path}: there is no .json file in this folder; {RECORD_IT} writes some"
+            )
+        files += inside
+    return list(dict.fromkeys(files))
 
 
 def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = archive.RESULTS) -> list[Path]:
@@ -43,16 +43,14 @@ def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = arch
     Raises:
         UsageError: nothing is recorded.
     """
-    folders = sorted({path.parent for path in root.glob("*/*.jsonl")})
+    folders: dict[str, list[Path]] = {}
+    for file in sorted(root.glob("*/*.json")):
+        folders.setdefault(file.parent.name, []).append(file)
     if not folders:
         raise UsageError(f"nothing is recorded in {root.name}/: on a machine with a GPU, run {RECORD_IT}")
-    own = [folder for folder in folders if device and folder.name == archive.device_slug(device)]
-
-    def of_use(folder: Path) -> tuple[int, int]:
-        names = [path.stem for path in folder.glob("*.jsonl")]
-        return len({*names} & {*ops}), len(names)
-
-    return sorted(max(own or folders, key=of_use).glob("*.jsonl"))
+    if device and archive.device_slug(device) in folders:
+        return folders[archive.device_slug(device)]
+    return max(folders.values(), key=lambda files: (sum(file.stem in ops for file in files), len(files)))
 
 
 def read(files: Iterable[Path]) -> list[Comparison]:
