@@ -1,4 +1,4 @@
-"""Small cases that show honest mistakes: each fill and layout, odd and empty sizes, every option and ratio."""
+"""Small cases that show honest mistakes: each fill and layout, odd and empty sizes, options and ratios."""
 
 from __future__ import annotations
 
