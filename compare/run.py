@@ -23,10 +23,10 @@ from compare.model.result import Card, CaseComparison, Ceilings, Comparison, Env
 from compare.records import archive
 from compare.resources.static import Resources
 from compare.stages.checking import check_case, unchecked_case
+from compare.stages.compiling import Compilation
 from compare.stages.context import Checked, Context, Step
 from compare.stages.meter import Meter, Progress, silent
 from compare.stages.resources import (
-    Compilation,
     compile_case,
     inspectable,
     profile_case,

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.aot.plan import Pointer, ProgramPlan
 from compare.model.op import CudaLaunch, TritonLaunch
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 from compare.resources.occupancy import WARP
 from cuda_impl import build
 

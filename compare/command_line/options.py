@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from compare import registry
+from compare.model.architecture import limits
 from compare.model.op import ARCHITECTURE, UsageError
 from compare.model.result import Options
-from compare.resources.occupancy import limits
 
 COMMANDS = (
     *("list", "doctor", "diff", "pipeline", "aot"),

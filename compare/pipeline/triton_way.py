@@ -19,7 +19,7 @@ from compare.pipeline import counts, passes
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
 from compare.pipeline.shared import with_sass
 from compare.pipeline.triton_adapter import MARK, Watched, key_of, watched
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 
 STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
 

@@ -24,7 +24,7 @@ class IsolatedProcess:
     """A process that runs a module in isolation, in a process group of its own.
 
     Args:
-        module: ``compare.resources.compiler_process``.
+        module: ``compare.pipeline.isolated``.
         words: its arguments.
         variables: environment variables beside those that building needs.
         noise: where what it prints to stderr goes.

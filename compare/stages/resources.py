@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from compare.device import default_archs, lacks
 from compare.model.op import Case, Implementation
 from compare.model.result import UNREAD, WRONG, Row
-from compare.resources import profiles
 from compare.resources.kernels import borrowed
-from compare.resources.static import Compiling, Refused, Request, Resources
+from compare.resources.static import Refused, Request, Resources, keep, kept, key_of
 from compare.stages.checking import SLOW_TO_START
+from compare.stages.compiling import Compilation, from_cubins
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
 from compare.worker.buffers import CaseBuffers
@@ -24,39 +24,6 @@ from compare.worker.timing import Cheated
 
 _Names = Mapping[str, Sequence[str]]
 """Of kernels, by label."""
-_LESS_URGENT = 10
-"""Added to the nice value of what compiles while first calls are timed."""
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """Other processes that compile, while workers are checked, what no earlier run left behind."""
-
-    requests: tuple[Request, ...]
-    compiling: Compiling
-
-    @classmethod
-    def begin(cls, context: Context) -> Compilation:
-        """Start compiling all kernels whose resources are read, except users' files: those have to be
-        correct first."""
-        requests = tuple(
-            Request(context.op, impl, step.case, arch)
-            for step in context.steps
-            if step.inspect
-            for impl in context.impls
-            if not impl.foreign and not impl.stand_in
-            for arch in context.archs_of(impl)
-        )
-        nice = _LESS_URGENT if context.on_gpu else 0
-        return cls(requests, Compiling(requests, nice, context.options.timeout_s))
-
-    def wait(self, context: Context) -> None:
-        """Wait until all is compiled, as that would disturb the timing."""
-        context.meter.say(f"compiling for {', '.join(context.archs)}")
-        self.compiling.results()
-
-    def stop(self) -> None:
-        self.compiling.stop()
 
 
 def profile_case(
@@ -78,13 +45,14 @@ def profile_case(
     impls = [one.impl for one in checked]
     ran: dict[str, list[str]] = {}
     card = torch.cuda.get_device_name(context.device)
-    requests = {
-        impl.label: Request(context.op, impl, case, default_archs(context.device)[0])
+    keys = {
+        impl.label: key_of(Request(context.op, impl, case, default_archs(context.device)[0]), card)
         for impl in impls
         if not (impl.foreign or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
     }
     for impl in impls:
-        if impl.label in requests and (kernels := profiles.kept(requests[impl.label], card)):
+        kernels = kept(keys[impl.label]) if impl.label in keys else None
+        if isinstance(kernels, tuple):
             if last:
                 context.pool.dismiss(impl)
             ran[impl.label] = [kernel.kernel for kernel in kernels]
@@ -112,8 +80,8 @@ def profile_case(
     width = Checking(context.op, case, context.device, context.pool, {}).width(len(unknown))
     for impl, found in run_parallel(watched, unknown, width, context.pool.close):
         ran[impl.label] = [] if isinstance(found, Exception) else [kernel.kernel for kernel in found]
-        if impl.label in requests and not isinstance(found, Exception):
-            profiles.keep(requests[impl.label], card, found)
+        if impl.label in keys and isinstance(found, tuple) and found:  # a first profile may be empty
+            keep(keys[impl.label], found)
         yield impl.label, found
     yield from _borrowing(context, impls, ran, own)
 
@@ -137,18 +105,14 @@ def compile_case(
 ) -> dict[str, dict[str, Resources]]:
     """What every kernel takes, by label and by the architecture that it was compiled for."""
     with context.meter.part(f"compiling for {', '.join(context.archs)}", len(context.impls)) as part:
-        found = compilation.compiling.results(lambda done, total: part(done / total))
+        found = compilation.results(part)
     theirs = [
         Request(context.op, one.impl, case, arch)
         for one in checked
         if one.impl.foreign or (one.impl.stand_in and one.impl.parameters)
         for arch in context.archs_of(one.impl)
     ]
-    later = Compiling(theirs, timeout_s=context.options.timeout_s)
-    try:
-        found += later.results()
-    finally:
-        later.stop()
+    found += from_cubins(theirs, timeout_s=context.options.timeout_s)
     by_label: dict[str, dict[str, Resources]] = {one.row.label: {} for one in checked}
     for request, result in zip((*compilation.requests, *theirs), found, strict=True):
         if request.case == case and request.impl.label in by_label:

@@ -38,6 +38,7 @@ from compare.replay.nodes import Recording
 from compare.replay.player import Player
 from compare.replay.record import Recorder
 from compare.replay.sources import Sources
+from compare.resources.compiler import Compiler
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
@@ -151,6 +152,7 @@ class Handlers:
         self._recorder: Recorder | None = None
         self._player: Player | None = None
         self._arena: Arena | None = None
+        self._compiler = Compiler()
 
     def handle(self, request: messages.WorkerRequest[Any]) -> Any:
         """The value of the answer; its type is the request's type argument."""
@@ -187,6 +189,10 @@ class Handlers:
                 return self._find_kernels(request)
             case messages.FindLaunched():
                 return launched(self.impl)
+            case messages.ReadResources():
+                return self._compiler.resources(
+                    self.impl, request.case, request.arch, disassemble=request.disassemble
+                )
             case messages.Hash():
                 return tuple(source_hash(each.stand_in(request.file)) for each in request.described)
             case messages.Count():
@@ -208,6 +214,8 @@ class Handlers:
     # ----------------------------------------------------------------------- once
 
     def _begin(self, request: messages.Setup) -> None:
+        if request.nice:  # isolated, it may not even ask
+            os.nice(request.nice)
         os.environ.update(request.environment)
         self._device = torch.device(request.device)
         for module in request.modules:

@@ -85,6 +85,8 @@ class Setup(WorkerRequest[None], frozen=True):
     device: str
     environment: dict[str, str] = {}
     modules: tuple[str, ...] = ()
+    nice: int = 0
+    """Added to the process's nice value."""
 
 
 class Connect(WorkerRequest[float], frozen=True):
@@ -210,6 +212,14 @@ class Count(WorkerRequest[CodeSize], frozen=True):
     file: str
     described: Description
     launched: Launched
+
+
+class ReadResources(WorkerRequest[tuple[KernelResources, ...]], frozen=True):
+    """Compile the kernels that the implementation launches; see `compare.resources.compiler`."""
+
+    case: str
+    arch: str
+    disassemble: bool
 
 
 # ----------------------------------------------------------------------- requests: time

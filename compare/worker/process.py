@@ -71,6 +71,7 @@ class Worker:
     Args:
         isolated: it runs a user's file. While it has no request it is stopped: it cannot work ahead, or
             disturb another row's samples.
+        interpreted: False: Triton is imported without its interpreter, on a CPU too.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Worker:
         timeout_s: float = Options.timeout_s,
         *,
         isolated: bool = False,
+        interpreted: bool | None = None,
     ) -> None:
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
@@ -97,7 +99,7 @@ class Worker:
         their_end, lifeline = os.pipe()
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
-        order = server.Order(str(Path.cwd()), host_bytes)
+        order = server.Order(str(Path.cwd()), host_bytes, interpreted)
         if self._private is not None:
             order = structs.replace(order, isolation=isolation.found(), private=str(self._private))
         self._process = server.fork(order, theirs.fileno(), self._printed.fileno(), their_end)

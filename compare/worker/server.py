@@ -43,6 +43,8 @@ class Order(Struct, frozen=True):
 
     cwd: str
     host_bytes: int | None
+    interpreted: bool | None = None
+    """Whether Triton interprets kernels; None: as `TRITON_INTERPRET` says."""
     isolation: Isolation | None = None
     private: str = ""
 
@@ -105,14 +107,12 @@ class _Server:
     """The judge's end of a server."""
 
     channel: Channel
-    interpreted: str
-    """TRITON_INTERPRET when it was started: the same in all workers."""
     ended: Callable[[], bool]
 
 
 _lock = threading.Lock()
-_running: list[_Server] = []
-"""At most one."""
+_running: dict[bool, _Server] = {}
+"""By whether Triton interprets kernels: that is decided when it is imported."""
 
 
 def likely_cpu(device: str) -> bool:
@@ -123,28 +123,30 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
-    """Start the server unless it is running.
+def start(ops: Sequence[str] = (), *, from_here: bool = False, interpreted: bool | None = None) -> _Server:
+    """The server, started unless it is running.
 
     Args:
         ops: it imports their modules, if it is not running yet.
         from_here: fork it from this process, which has imported PyTorch and not used it.
+        interpreted: as of `Order`.
     """
+    if interpreted is None:
+        interpreted = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
     with _lock:
-        interpreted = os.environ.get("TRITON_INTERPRET", "")
-        from_here = from_here and not _running  # later this process may have initialised CUDA
-        if _running and (_running[0].interpreted != interpreted or _running[0].ended()):
-            _running.pop().channel.close()
-        if _running:
-            return
-        modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
-        ours, theirs = socket.socketpair()
-        ended = _fork(theirs, modules) if from_here else _spawn(theirs, modules)
-        theirs.close()
-        _running.append(_Server(Channel(ours), interpreted, ended))
+        if interpreted in _running and _running[interpreted].ended():
+            _running.pop(interpreted).channel.close()
+        if interpreted not in _running:
+            modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
+            ours, theirs = socket.socketpair()
+            from_here = from_here and not _running  # later this process may have initialised CUDA
+            ended = _fork(theirs, modules) if from_here else _spawn(theirs, modules, interpreted)
+            theirs.close()
+            _running[interpreted] = _Server(Channel(ours), ended)
+        return _running[interpreted]
 
 
-def _spawn(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
+def _spawn(theirs: socket.socket, modules: Sequence[str], interpreted: bool) -> Callable[[], bool]:
     """Start the server as a new Python."""
     setup = f"import sys; sys.path[:] = {sys.path!r}; sys.argv[:] = {sys.argv!r}"
     fd = theirs.fileno()
@@ -153,12 +155,14 @@ def _spawn(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
         [sys.executable, "-c", program],
         stdin=subprocess.DEVNULL,
         cwd=registry.ROOT,  # Python's own modules come from the current folder first
+        env=os.environ | {"TRITON_INTERPRET": str(int(interpreted))},
         pass_fds=[fd],
+        start_new_session=True,  # Ctrl-C is for the judge
     )
 
     def end() -> None:
-        if _running and _running[0].ended is ended:
-            _running.pop().channel.close()
+        if interpreted in _running and _running[interpreted].ended is ended:
+            _running.pop(interpreted).channel.close()
         process.wait()
 
     def ended() -> bool:
@@ -191,11 +195,11 @@ def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
         output: file for its stdout and stderr.
         lifeline: the read end of a pipe that closes when the judge exits.
     """
-    start()
+    running = start(interpreted=order.interpreted)
     receiver, sender = os.pipe()
     try:
         with _lock:
-            _running[0].channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
+            running.channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
     finally:
         os.close(sender)
     return Forked(receiver)
