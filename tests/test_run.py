@@ -21,12 +21,11 @@ from compare.model.result import Comparison, KernelResources, Options, Row
 from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
+from compare.run.checking import SEEDS
+from compare.run.compiling import Compilation
+from compare.run.context import CaseResult, Context, Meter, RowState, silent
+from compare.run.verdict import verdict
 from compare.sandbox.isolation import Isolation
-from compare.stages.checking import SEEDS
-from compare.stages.compiling import Compilation
-from compare.stages.context import Checked, Context
-from compare.stages.meter import Meter, silent
-from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
 from compare.worker.messages import Held
 from compare.worker.pool import WorkerPool
@@ -475,16 +474,16 @@ def test_compilers_are_done_before_anything_is_timed(
     meter, hashes = Meter(silent, 1.0), {impl.label: ""}
     device = torch.device("cuda")
     context = Context(op, impls, (step,), options, device, mock.Mock(), meter, hashes)
-    found = running._CaseResults({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
+    found = CaseResult(SMALL, {impl.label: RowState(impl, context.row(impl), 1.0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
     monkeypatch.setattr("compare.run.expected_outputs", mock.Mock())
     monkeypatch.setattr("compare.run.CaseBuffers", mock.MagicMock())
     monkeypatch.setattr("compare.run.profile_case", lambda *_, **__: done.append("profiled") or [])
-    monkeypatch.setattr("compare.stages.timing.CeilingMeter", ceilings)
-    monkeypatch.setattr("compare.stages.timing.CudaStopwatch", mock.Mock())
+    monkeypatch.setattr("compare.run.timing.CeilingMeter", ceilings)
+    monkeypatch.setattr("compare.run.timing.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
-    monkeypatch.setattr("compare.stages.timing.measure", lambda *_, **__: done.append("timed") or {})
-    running._take_on_gpu(context, step, Noting([]), found)
+    monkeypatch.setattr("compare.run.timing.measure", lambda *_, **__: done.append("timed") or {})
+    running._measure(context, step, Noting([]), found)
     assert done == ["compiled", "a copy", "timed", "profiled"]
 
 
@@ -543,7 +542,7 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
 
     rows = compare(op, tmp_path)
     assert rows["triton.same"].timing is not None
-    assert rows["triton.same"].replayed == "NVIDIA H100 80GB HBM3, 2026-11-21"
+    assert str(rows["triton.same"].recorded) == "NVIDIA H100 80GB HBM3, 2026-11-21"
     assert archive.changed_since(rows["triton.changed"])
     # What is wrong here shows no speed, wherever it may have been right.
     assert rows["triton.wrong"].status == "disagrees", rows["triton.wrong"].reason

@@ -28,6 +28,12 @@ _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 """Spaces between words, not those that indent a line."""
 
 
+def text_of(path: Path) -> str:
+    """A Python file's text, decoded as the file declares, without a byte-order mark."""
+    with tokenize.open(path) as file:
+        return file.read()
+
+
 def lines_of_code(path: Path) -> Iterator[str]:
     """A file's code, without comments and docstrings, and without spaces that align words."""
     if path.suffix == ".py":
@@ -145,8 +151,7 @@ def module_of(path: Path) -> Module:
 @functools.cache
 def _module_at(path: Path, changed_ns: int) -> Module:
     try:
-        with tokenize.open(path) as file:  # decoded as the file declares, without a byte-order mark
-            text = file.read()
+        text = text_of(path)
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return Module(tuple(path.read_text(errors="replace").split("\n")))

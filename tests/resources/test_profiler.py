@@ -13,13 +13,14 @@ import torch
 from compare import registry
 from compare.model.architecture import limits
 from compare.model.op import Case, Implementation, Op, case
-from compare.model.result import KernelResources
+from compare.model.result import KernelResources, Row
 from compare.resources import profiler as profiler_module
 from compare.resources.kernels import merged
 from compare.resources.profiler import from_profiler
 from compare.resources.static import Request, Resources, keep, kept, key_of
-from compare.stages.compiling import from_cubins
-from compare.stages.resources import profile_case
+from compare.run.compiling import from_cubins
+from compare.run.context import CaseResult, RowState
+from compare.run.resources import profile_case
 from compare.worker.messages import Profile
 from loops import for_each
 from rows import labelled
@@ -179,8 +180,8 @@ def test_a_profile_is_kept_for_its_card_and_its_case(new_cache: None) -> None:
 def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, new_cache: None) -> None:
     """A user's file and what compiles anew are profiled every time."""
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: CARD)
-    monkeypatch.setattr("compare.stages.resources.default_archs", lambda device: ("sm_90",))
-    monkeypatch.setattr("compare.stages.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
+    monkeypatch.setattr("compare.run.resources.default_archs", lambda device: ("sm_90",))
+    monkeypatch.setattr("compare.run.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
     labels = ["torch.eager", "torch.compile", "triton.blocked", "cupy.scalar"]
     impls = registry.implementations("vector_add", labels)
     impls = [replace(impl, foreign=impl.label == "triton.blocked") for impl in impls]
@@ -191,10 +192,9 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, ne
         worker = mock.Mock(ask=lambda *_: Profile(kernels, ("some_kernel",)))
         pool = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
         context = mock.MagicMock(op=ADD, pool=pool, device=torch.device("cuda"))
-        rows = [mock.Mock(impl=impl) for impl in impls]
-        found = dict(profile_case(context, SMALL, rows, mock.MagicMock(), last=True))
-        assert found.keys() == set(labels)
-        assert found["torch.eager"] in (kernels, (KERNEL,))
+        entries = {impl.label: RowState(impl, Row(impl.label, impl.level, "ok")) for impl in impls}
+        profile_case(context, CaseResult(SMALL, entries), mock.MagicMock(), last=True)
+        assert entries["torch.eager"].row.resources in (kernels, (KERNEL,))
         assert {call.args[0].label for call in pool.dismiss.call_args_list} == set(labels)
         return sorted(asked)
 

@@ -21,9 +21,9 @@ import pytest
 from compare import registry
 from compare.model.op import Op, case
 from compare.resources.static import CompileError, Refused, Request, kept, key_of
-from compare.stages import compiling
-from compare.stages.compiling import Compilation, from_cubins
-from compare.stages.verdict import verdict
+from compare.run import compiling
+from compare.run.compiling import Compilation, from_cubins
+from compare.run.verdict import verdict
 from processes import called_with, python
 from rows import labelled
 
@@ -153,7 +153,7 @@ STARTER = """
 import sys
 from compare import registry
 from compare.resources.static import Request
-from compare.stages.compiling import from_cubins
+from compare.run.compiling import from_cubins
 from compare.worker import user_files
 
 user_files.load([sys.argv[1]], 60.0)
@@ -166,7 +166,7 @@ BUSY_FILE = """
 import os, subprocess, sys
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.busy", level="tiled")
+@implementation("vector_add", "triton.compute_bound", level="tiled")
 def busy(x, y):
     subprocess.run([sys.executable, "-c", "import signal; signal.pause()", "TOKEN"])
 """

@@ -21,6 +21,7 @@ from compare.model.result import (
     Environment,
     Finding,
     KernelResources,
+    Provenance,
     Ratio,
     RoleSize,
     Row,
@@ -29,7 +30,7 @@ from compare.model.result import (
 )
 from compare.report import csv_file
 from compare.resources.static import Request, Resources
-from compare.stages.compiling import Compilation
+from compare.run.compiling import Compilation
 from compare.timing.statistics import estimate
 
 CASE = "M=4096,N=4096,fp32"
@@ -57,6 +58,8 @@ LAPTOP = replace(
     l2_bytes=None,
     driver=None,
 )
+
+RECORDED = Provenance(H100.device, "2026-11-21T00:00:00+00:00")
 
 AGREEMENT = Agreement(
     passed=True,
@@ -213,7 +216,7 @@ def compiled_by(compilation: type[Compilation]) -> Iterator[None]:
     """Runs compile by this one."""
     with (
         mock.patch("compare.run.Compilation", compilation),
-        mock.patch("compare.stages.compiling.Compilation", compilation),
+        mock.patch("compare.run.compiling.Compilation", compilation),
     ):
         yield
 

@@ -83,7 +83,7 @@ def _limited_where_endless(monkeypatch: pytest.MonkeyPatch) -> None:
 def _uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code sizes, for each of which a process is started, are made up."""
     found = made_up.comparison().code_sizes["triton.online"]
-    monkeypatch.setattr("compare.stages.sources._users", lambda *_: found)
+    monkeypatch.setattr("compare.run.sources._users", lambda *_: found)
 
 
 @pytest.mark.usefixtures("_limited_where_endless", "_uncounted")

@@ -17,8 +17,8 @@ from compare.model.architecture import limits
 from compare.model.op import Implementation, UsageError
 from compare.model.result import Options
 from compare.resources.static import CompileError, Refused, Request, Resources, keep, kept, key_of
+from compare.run.context import Context
 from compare.sandbox import isolation
-from compare.stages.context import Context
 from compare.worker import server
 from compare.worker.messages import Choose, Load, ReadResources, Setup
 from compare.worker.parallel import cores
