@@ -209,7 +209,6 @@ ANSWERS: tuple[tuple[messages.WorkerRequest[Any], Any], ...] = (
     (messages.FindKernels((), {}), messages.Profile(made_up.rows()[1].resources, ("k",))),
     (messages.FindLaunched(), Launched((CountedKernel("k"),))),
     (messages.Compile((), "sm_90"), (b"code",)),
-    (messages.ReadResources("N=4096,fp32", "sm_90", False), made_up.rows()[1].resources),
     (messages.CallAgain(), "torch.float32"),
     (messages.Warm(0, "graph", 3), Reading(1.0, 2.0)),
 )
