@@ -135,7 +135,7 @@ class Compiling:
                 self._results[key] = known
             else:
                 # Of a user's file each in a process of its own: what it does there is its own affair.
-                group = request.impl.origin if request.impl.foreign else ""
+                group = str(request.impl.user_file or "")
                 missing.setdefault(group, {})[key] = request
         self._compilers = [_CompilerProcess(group, nice, timeout_s) for group in missing.values()]
 
@@ -339,7 +339,7 @@ def _loaded_files(requests: Collection[Request]) -> list[str]:
     functions = [function for r in requests for function in (r.impl.run, r.op.make_inputs)]
     modules = {function.__module__ for function in functions if function.__module__.startswith("_loaded_")}
     files = sorted(str(Path(file).resolve()) for m in modules if (file := sys.modules[m].__file__))
-    return files + sorted({r.impl.origin for r in requests if r.impl.foreign})
+    return files + sorted({str(r.impl.user_file) for r in requests if r.impl.user_file})
 
 
 # --------------------------------------------------------------------------- what is kept on disk

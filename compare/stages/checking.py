@@ -34,7 +34,7 @@ def check_case(context: Context, step: Step) -> Iterator[Checked]:
             meter.step(f"checking {impl.label} on {case}")
             yield Checked(impl, context.row(impl, "unavailable", reason))
     own = _seeds(context, step)
-    seeds = {impl.label: _seeds(context, step) if impl.foreign else own for impl in runnable}
+    seeds = {impl.label: _seeds(context, step) if impl.user_file else own for impl in runnable}
     checking = Checking(
         context.op,
         case,

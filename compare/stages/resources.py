@@ -44,7 +44,7 @@ class Compilation:
             for step in context.steps
             if step.inspect
             for impl in context.impls
-            if not impl.foreign and not impl.stand_in
+            if not impl.user_file and not impl.stand_in
             for arch in context.archs_of(impl)
         )
         nice = _LESS_URGENT if context.on_gpu else 0
@@ -81,7 +81,7 @@ def profile_case(
     requests = {
         impl.label: Request(context.op, impl, case, default_archs(context.device)[0])
         for impl in impls
-        if not (impl.foreign or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
+        if not (impl.user_file or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
     }
     for impl in impls:
         if impl.label in requests and (kernels := profiles.kept(requests[impl.label], card)):
@@ -122,10 +122,10 @@ def _borrowing(
     context: Context, impls: Sequence[Implementation], ran: _Names, own: _Names
 ) -> Iterator[tuple[str, Cheated]]:
     """Users' implementations that had kernels of PyTorch's do their work."""
-    torchs = [impl for impl in impls if impl.way == "torch" and not impl.foreign]
+    torchs = [impl for impl in impls if impl.way == "torch" and not impl.user_file]
     pytorchs = [name for impl in torchs for name in ran[impl.label]]
     for impl in impls:
-        if not impl.foreign or impl.way == "torch" or impl.label not in own:
+        if not impl.user_file or impl.way == "torch" or impl.label not in own:
             continue
         if theirs := borrowed(ran[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
             problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
@@ -141,7 +141,7 @@ def compile_case(
     theirs = [
         Request(context.op, one.impl, case, arch)
         for one in checked
-        if one.impl.foreign or (one.impl.stand_in and one.impl.parameters)
+        if one.impl.user_file or (one.impl.stand_in and one.impl.parameters)
         for arch in context.archs_of(one.impl)
     ]
     later = Compiling(theirs, timeout_s=context.options.timeout_s)

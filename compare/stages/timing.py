@@ -56,9 +56,9 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], buffers:
         Replaying(op, case, buffers, options.timeout_s) as replaying,
         context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part,
     ):
-        if foreign := [impl for impl in impls if impl.foreign]:
+        if of_users := [impl for impl in impls if impl.user_file]:
             context.meter.say("recording the rows of users' files")
-            replaying.prepare(foreign)
+            replaying.prepare(of_users)
         try:
             subject = Subject(
                 op,

@@ -167,10 +167,10 @@ class Checking:
             self._case,
             self._device,
             self._seeds[impl.label],
-            CheckOptions(stage, probes, impl.foreign, impl.has_own_kernels),
+            CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels),
         )
         clock("checked in")
-        if impl.foreign and agreement.passed and self._nearby:
+        if impl.user_file and agreement.passed and self._nearby:
             agreement = self._elsewhere(impl, worker, agreement)
         rest = worker.ask(messages.Rest())
         outcome.held_bytes = rest.held_bytes

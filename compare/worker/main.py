@@ -27,8 +27,7 @@ from compare import registry
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Outputs
 from compare.checking.stage import LocalStage, tensors_of
-from compare.code_size.count import code_size, launched
-from compare.code_size.hashes import source_hash
+from compare.code_size.count import launched
 from compare.model.op import Implementation, UsageError
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
@@ -46,7 +45,6 @@ from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import messages
 from compare.worker.channel import REQUEST_BYTES, Channel
-from compare.worker.foreign import Description
 from compare.worker.memory import Placement, SharedView, of_kinds, shared_outputs, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
 
@@ -160,7 +158,7 @@ class Handlers:
             case messages.Connect():
                 return self._connect()
             case messages.Load():
-                return self._load(request.files)
+                self._load(request.files)
             case messages.Choose():
                 self._choose(request)
             case messages.LimitMemory():
@@ -187,10 +185,6 @@ class Handlers:
                 return self._find_kernels(request)
             case messages.FindLaunched():
                 return launched(self.impl)
-            case messages.Hash():
-                return tuple(source_hash(each.stand_in(request.file)) for each in request.described)
-            case messages.Count():
-                return code_size(request.described.stand_in(request.file), request.launched)
             case _:
                 return self._time(request)
         return None
@@ -221,17 +215,17 @@ class Handlers:
             torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    def _load(self, files: Sequence[str]) -> messages.Contents:
-        loaded = registry.Loaded((), ())
+    def _load(self, files: Sequence[str]) -> None:
         with self._recorder.allocating() if self._recorder else nullcontext():
             for file in files:
-                loaded = registry.load(file, untrusted=True)
-        described = (Description.of(impl, files[-1]) for impl in loaded.implementations)
-        return messages.Contents(loaded.ops, tuple(described))
+                registry.load(file)
 
     def _choose(self, request: messages.Choose) -> None:
         label, parameters = request.label, request.parameters
-        impl = next(i for i in registry.implementations(request.op) if i.label == label)
+        impls = {impl.label: impl for impl in registry.implementations(request.op)}
+        if label not in impls:
+            raise UsageError(f"its file does not register {label} when it is run")
+        impl = impls[label]
         self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
         self._stage = LocalStage(self._impl, self._device)
 

@@ -15,11 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from compare.code_size.count import Launched
-from compare.model.result import CodeSize, KernelResources, Tuning
+from compare.model.result import KernelResources, Tuning
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
 from compare.timing.stopwatch import Kind, Reading
-from compare.worker.foreign import Description
 from compare.worker.memory import OutputKind, Placement
 
 AnswerT = TypeVar("AnswerT")
@@ -30,13 +29,6 @@ class WorkerRequest(Struct, Generic[AnswerT], frozen=True, tag=True):
 
 
 # ----------------------------------------------------------------------- answers
-
-
-class Contents(Struct, frozen=True):
-    """What a user's file registers."""
-
-    ops: tuple[str, ...]
-    implementations: tuple[Description, ...]
 
 
 class Held(Struct, frozen=True):
@@ -91,8 +83,8 @@ class Connect(WorkerRequest[float], frozen=True):
     """Create the device's context; the answer is the time that it took, in s."""
 
 
-class Load(WorkerRequest[Contents], frozen=True):
-    """Load a user's files; the answer is what the last one registers."""
+class Load(WorkerRequest[None], frozen=True):
+    """Load users' files."""
 
     files: tuple[str, ...]
 
@@ -195,21 +187,6 @@ class FindKernels(WorkerRequest[Profile], frozen=True):
 
 class FindLaunched(WorkerRequest[Launched], frozen=True):
     """Find the kernels that the implementation launches."""
-
-
-class Hash(WorkerRequest[tuple[str, ...]], frozen=True):
-    """Hash the sources of implementations whose file the worker has not loaded."""
-
-    file: str
-    described: tuple[Description, ...]
-
-
-class Count(WorkerRequest[CodeSize], frozen=True):
-    """Count the code of such an implementation, which launches these kernels."""
-
-    file: str
-    described: Description
-    launched: Launched
 
 
 # ----------------------------------------------------------------------- requests: time

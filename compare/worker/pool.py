@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import torch
 
-from compare.model.op import Implementation, Op
+from compare.model.op import Implementation, Op, UsageError
 from compare.worker import messages
-from compare.worker.process import Ended, Worker
+from compare.worker.process import Ended, NotLoaded, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
 from cuda_impl import build
@@ -112,9 +112,7 @@ class WorkerPool:
                 worker.receive("starting")
                 with self._connecting:
                     self.contexts_s[impl.label] = worker.ask(messages.Connect(), "starting")
-                worker.ask(messages.Load(tuple(to_load(impl))), "loading its file")
-                choice = messages.Choose(self._op.name, impl.base or impl.label, dict(impl.parameters))
-                worker.ask(choice, "finding it")
+                load(worker, self._op, impl)
             except Ended:
                 raise
             except Exception as error:
@@ -141,3 +139,17 @@ class WorkerPool:
         modules = *modules_of(self._op.name), *_COMPILERS.get(impl.label, ())
         worker.send(messages.Setup(str(self._device), worker.environment, modules))
         return worker
+
+
+def load(worker: Worker, op: Op, impl: Implementation) -> None:
+    """Have a worker load an implementation's files, and take it for all later requests.
+
+    Raises:
+        NotLoaded: its file raised, or does not register it.
+    """
+    try:
+        worker.ask(messages.Load(tuple(to_load(impl))), "loading its file")
+        choice = messages.Choose(op.name, impl.base or impl.label, dict(impl.parameters))
+        worker.ask(choice, "finding it")
+    except UsageError as error:
+        raise NotLoaded(str(error)) from None

@@ -58,6 +58,10 @@ class Raised(Exception):
         """``my_softmax.py:31``: the line of its file; empty if unknown."""
 
 
+class NotLoaded(Exception):
+    """A user's file cannot be loaded; the text is a whole sentence."""
+
+
 class Ended(Exception):
     """The worker has exited or was ended; the text is a whole sentence that says why."""
 

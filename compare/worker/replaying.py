@@ -20,10 +20,10 @@ from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
 from compare.worker.memory import ALIGNMENT
 from compare.worker.parallel import cores, run_parallel
+from compare.worker.pool import load
 from compare.worker.process import Worker
 from compare.worker.server import modules_of
 from compare.worker.timing import why
-from compare.worker.user_files import to_load
 
 _WORKSPACE_BYTES = 1 << 30
 _WORKSPACES = 4
@@ -112,15 +112,13 @@ class Replaying:
         op, case, device = self._op, self._case, self._device
         nbytes = self._arena_bytes
         allocator = str(library())
-        label, parameters = impl.base or impl.label, dict(impl.parameters)
         generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         found = []
-        with closing(self._begun(f"the recorder of {label}", device, modules_of(op.name))) as recorder:
+        with closing(self._begun(f"the recorder of {impl.label}", device, modules_of(op.name))) as recorder:
             recorder.ask(messages.Connect(), "starting")
             recorder.ask(messages.LimitMemory(nbytes + _WORKSPACE_BYTES))
             recorder.ask(messages.Reserve(allocator, self._inputs_bytes, nbytes), "reserving addresses")
-            recorder.ask(messages.Load(tuple(to_load(impl))), "loading its file")
-            recorder.ask(messages.Choose(op.name, label, parameters), "finding it")
+            load(recorder, op, impl)
             with CaseBuffers(op, case, device, self._buffers.expected) as own:
                 own.hand_to(recorder)
                 for shift in (0, ALIGNMENT * (1 + secrets.randbelow(GRANULE // ALIGNMENT - 1))):

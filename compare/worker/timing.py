@@ -88,7 +88,7 @@ class RemoteTimer:
     def _sample(self, worker: Worker, kind: Kind, number: int, repeats: int = 1) -> Reading:
         examiner, which = self._examiner, number % len(self._examiner.sets)
         checked = self._is_checked(kind)
-        if checked and self._impl.foreign:
+        if checked and self._impl.user_file:
             examiner.renew(which)  # values that no other sample has seen
         examiner.set_out(which, kind)
         request = messages.Cold(which) if kind == "cold" else messages.Warm(which, kind, repeats)
@@ -107,7 +107,7 @@ class RemoteTimer:
         """
         in_turn = self._examiner.in_turn
         if kind in self._checked_in and in_turn in (0, self._checked_in[kind]):
-            return self._impl.foreign and kind == "cold"
+            return self._impl.user_file is not None and kind == "cold"
         self._checked_in[kind] = in_turn
         return True
 
@@ -360,7 +360,7 @@ def _entry(
         ms = worker.ask(messages.Prepare(), "preparing weights")
         notes.append(f"weights prepared offline, untimed: {ms:.3g} ms")
     timer, unverified = RemoteTimer(impl, examiner, worker), ""
-    if impl.foreign:
+    if impl.user_file:
         unverified = subject.unverified.get(impl.label, NOT_RECORDED)
     if runner := subject.runners.get(impl.label):
         try:
@@ -373,4 +373,4 @@ def _entry(
             release(error)
             unverified = why(error)
     first_ms = subject.first_calls_ms.get(impl.label)
-    return Entry(impl, timer, first_ms, impl.foreign, unverified, notes)
+    return Entry(impl, timer, first_ms, impl.user_file is not None, unverified, notes)

@@ -48,7 +48,7 @@ def timed(
             Replaying(op, case, buffers, 60.0) as replaying,
         ):
             if replayed:
-                replaying.prepare([impl for impl in impls if impl.foreign])
+                replaying.prepare([impl for impl in impls if impl.user_file])
             of_users = replaying.runners, replaying.unverified
             first_ms = first_calls_ms or {}
             subject = Subject(op, impls, case, device, workers, buffers, tolerance, first_ms, *of_users)
