@@ -234,6 +234,13 @@ def register_op(op: Op) -> Op:
     return op
 
 
+def forget(user_file: Path) -> None:
+    """Remove the implementations of a file that is read again: a notebook loads it once a cell."""
+    for labels in _implementations.values():
+        for label in [label for label, impl in labels.items() if impl.user_file == user_file]:
+            del labels[label]
+
+
 def check_op_name(name: str) -> None:
     """A `UsageError` if an op cannot have this name."""
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):

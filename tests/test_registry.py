@@ -13,6 +13,7 @@ import pytest
 from compare import cli, registry
 from compare.model.op import UsageError
 from compare.worker import user_files
+from loaded_files import own_registry
 from loops import for_each
 
 ROW = """
@@ -74,9 +75,9 @@ INPUTS = "(tensor(case.shape, case, generator, device),)"
 
 def refused(folder: Path, text: str, op: str = "vector_add") -> str:
     """The error for a file that cannot be loaded."""
-    file = folder / "mine.py"
+    file = folder / f"mine_{len([*folder.iterdir()])}.py"  # another has other bytecode
     file.write_text(text)
-    with pytest.raises(UsageError, match=rf"--load {file}") as caught:
+    with own_registry(), pytest.raises(UsageError, match=rf"--load {file}") as caught:
         user_files.load([str(file)], op)
     return str(caught.value)
 
@@ -118,7 +119,7 @@ def op(before: str, after: str) -> str:
         (row() * 2, "", "has a cupy.mine already"),
         (row(), "softmax", "it has nothing of softmax, but of vector_add"),
         # Its oracle and its tolerance would be what the file that is judged says.
-        (REDEFINED, "", "line 7: register_op(Op(name='...', ...)) has no name"),
+        (REDEFINED, "", "line 8: register_op(Op(name='...', ...)) has no name"),
         (
             op('name="scale_shift"', 'name="vector_add"'),
             "",
@@ -167,7 +168,7 @@ def test_a_label_stands_for_one_function(tmp_path: Path) -> None:
     for name in ("one.py", "two.py"):
         (tmp_path / name).write_text(ROW.format(""))
     with pytest.raises(
-        UsageError, match=r"--load .*two\.py: .* already, in .*one\.py: give yours another name"
+        UsageError, match=r"--load .*two\.py, line 5: .* already, in .*one\.py: give yours another name"
     ):
         user_files.load([str(tmp_path / "one.py"), str(tmp_path / "two.py")])
 

@@ -98,7 +98,7 @@ def profile_case(
         try:
             worker = context.pool.of(impl)
             buffers.hand_to(worker)
-            profile = worker.ask(FindKernels(places, buffers.options), "being profiled")
+            profile = worker.ask(FindKernels(places), "being profiled")
             own[impl.label] = [*profile.own]
             return profile.kernels
         except Exception as error:

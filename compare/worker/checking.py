@@ -209,7 +209,7 @@ class Checking:
         buffers.poison()
         device = torch.cuda.get_device_name(self._device)
         before = [] if self._retune else cache.found_before(impl, device)
-        request = messages.First(buffers.places, tuple(before), buffers.options)
+        request = messages.First(buffers.places, tuple(before))
         first = worker.ask(request, "building and the first call")
         found = cache.dated(first.tunings)
         cache.keep(impl, device, found)

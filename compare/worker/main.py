@@ -45,7 +45,7 @@ from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import messages
 from compare.worker.channel import REQUEST_BYTES, Channel
-from compare.worker.memory import Placement, SharedView, of_kinds, shared_outputs, tensor_in
+from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
@@ -144,7 +144,10 @@ class Handlers:
         self._device = torch.device("cpu")
         self._impl: Implementation | None = None
         self._stage: LocalStage | None = None
-        self._views: dict[str, SharedView] = {}
+        self._memory: SharedMemory | None = None
+        self._outputs: Outputs = {}
+        """Tensors in the shared memory."""
+        self._options: dict[str, Any] = {}
         self._bench: _Bench | None = None
         self._recorder: Recorder | None = None
         self._player: Player | None = None
@@ -248,22 +251,20 @@ class Handlers:
     def _share(self, request: messages.Share) -> None:
         descriptors = [*self._channel.descriptors]
         self._channel.descriptors.clear()
-        self._unmap([request.name])
-        self._views[request.name] = SharedView(request.size, request.handle, descriptors, self._device)
+        self._give_back()
+        self._memory = SharedMemory(request.size, self._device, request.handle, descriptors)
+        self._outputs = {name: self._memory.tensor(place) for name, place in request.outputs.items()}
+        self._options = request.options
 
     def _give_back(self) -> None:
-        self._unmap([*self._views])
-
-    def _unmap(self, names: Sequence[str]) -> None:
-        """Unmap shared memory."""
-        views = [view for view in (self._views.pop(name, None) for name in names) if view is not None]
-        if not views:
+        """Unmap the shared memory."""
+        memory, self._memory, self._outputs = self._memory, None, {}
+        if memory is None:
             return
         self._bench = None
         gc.enable()
         self._rest()
-        for view in views:
-            view.close()
+        memory.close()
 
     def recover(self) -> str | None:
         """After an error: why this process cannot go on, or None."""
@@ -285,17 +286,17 @@ class Handlers:
     def _first(self, request: messages.First) -> messages.FirstCall:
         tensors = self._tensors(request.inputs)
         with watched(request.known) as found:
-            ms = first_call_ms(self.impl.given(request.options), tensors, self._device)
+            ms = first_call_ms(self.impl.given(self._options), tensors, self._device)
         return messages.FirstCall(ms, tuple(dict.fromkeys(found)))
 
     def _call(self, request: messages.CheckCall) -> messages.Called:
         assert self._stage is not None
-        outputs = of_kinds(request.outputs)
-        self._stage.impl = self.impl.given(request.options)
+        self._stage.impl = self.impl.given(self._options)
         self._stage.place(self._tensors(request.inputs))
-        called = self._stage.call(outputs, request.poison)
+        expected = {name: torch.empty_like(x, device="meta") for name, x in self._outputs.items()}
+        called = self._stage.call(expected, request.poison)
         if called.outputs is not None:
-            for name, shared_output in shared_outputs(self._views["outputs"], outputs).items():
+            for name, shared_output in self._outputs.items():
                 shared_output.copy_(called.outputs[name])
             self._synchronize()
         return messages.Called(
@@ -308,7 +309,8 @@ class Handlers:
         )
 
     def _tensors(self, places: Sequence[Placement]) -> tuple[torch.Tensor, ...]:
-        return tuple(self._views["inputs"].tensor(place) for place in places)
+        assert self._memory is not None
+        return tuple(self._memory.tensor(place) for place in places)
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -328,7 +330,7 @@ class Handlers:
         shared, tensors = self._tensors(request.inputs), self._in_arena(request.inputs, request.shift)
         for x, value in zip(tensors, shared, strict=True):
             memory_of(x).copy_(memory_of(value))
-        return self._recorder.record(partial(self.impl.given(request.options).call, *tensors))
+        return self._recorder.record(partial(self.impl.given(self._options).call, *tensors))
 
     def _replay(self, request: messages.Replay) -> None:
         recording = request.recording
@@ -344,7 +346,7 @@ class Handlers:
     # ----------------------------------------------------------------------- resources
 
     def _find_kernels(self, request: messages.FindKernels) -> messages.Profile:
-        tensors, impl = self._tensors(request.inputs), self.impl.given(request.options)
+        tensors, impl = self._tensors(request.inputs), self.impl.given(self._options)
         return messages.Profile(tuple(from_profiler(impl, tensors)), tuple(kernels_of_its_own(impl, tensors)))
 
     # ----------------------------------------------------------------------- time
@@ -370,16 +372,15 @@ class Handlers:
     def _enter(self, request: messages.Enter) -> None:
         tensors = [self._tensors(places) for places in request.sets]
         values = self._tensors(request.coming)
-        shared = shared_outputs(self._views["outputs"], of_kinds(request.outputs))
         module, _, name = request.stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
         watch = make(self._device, request.cycles_per_us)
-        impl = self.impl.given(request.options)
+        impl = self.impl.given(self._options)
         if self._player is None:
-            self._bench = _Bench(impl, tensors, values, shared, watch)
+            self._bench = _Bench(impl, tensors, values, self._outputs, watch)
         else:
             own = self._in_arena(request.sets[0])
-            self._bench = _ReplayBench(self._player, own, tensors, impl, values, shared, watch)
+            self._bench = _ReplayBench(self._player, own, tensors, impl, values, self._outputs, watch)
         self._bench.tidy = request.tidy
 
     def _prepare(self) -> float:

@@ -19,7 +19,7 @@ from compare.model.result import KernelResources, Tuning
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
 from compare.timing.stopwatch import Kind, Reading
-from compare.worker.memory import OutputKind, Placement
+from compare.worker.memory import Placement
 
 AnswerT = TypeVar("AnswerT")
 
@@ -108,16 +108,18 @@ class Rest(WorkerRequest[Held], frozen=True):
 
 
 class Share(WorkerRequest[None], frozen=True):
-    """Take shared memory under a name; on a CPU its descriptor comes with the message."""
+    """Take a case's shared memory in place of the last one's; on a CPU its descriptor comes along."""
 
-    name: Literal["inputs", "outputs"]
     size: int
-    handle: bytes = b""
+    handle: bytes
     """Of CUDA IPC."""
+    outputs: dict[str, Placement]
+    options: dict[str, Any]
+    """The case's: of all later calls."""
 
 
 class GiveBack(WorkerRequest[None], frozen=True):
-    """Give all shared memory back."""
+    """Give the shared memory back."""
 
 
 # ----------------------------------------------------------------------- requests: agreement
@@ -129,15 +131,12 @@ class First(WorkerRequest[FirstCall], frozen=True):
     inputs: tuple[Placement, ...]
     known: tuple[Tuning, ...]
     """Configurations that an earlier run found."""
-    options: dict[str, Any]
 
 
 class CheckCall(WorkerRequest[Called], frozen=True):
     """Make a checked call; its outputs go into the shared memory."""
 
     inputs: tuple[Placement, ...]
-    outputs: dict[str, OutputKind]
-    options: dict[str, Any]
     poison: int
 
 
@@ -157,7 +156,6 @@ class Record(WorkerRequest[Recording], frozen=True):
 
     inputs: tuple[Placement, ...]
     shift: int
-    options: dict[str, Any]
 
 
 class Compile(WorkerRequest[tuple[bytes, ...]], frozen=True):
@@ -182,7 +180,6 @@ class FindKernels(WorkerRequest[Profile], frozen=True):
     """Find the resources of every kernel of a call."""
 
     inputs: tuple[Placement, ...]
-    options: dict[str, Any]
 
 
 class FindLaunched(WorkerRequest[Launched], frozen=True):
@@ -201,8 +198,6 @@ class Enter(WorkerRequest[None], frozen=True):
     sets: tuple[tuple[Placement, ...], ...]
     coming: tuple[Placement, ...]
     """Of the next values of the inputs."""
-    outputs: dict[str, OutputKind]
-    options: dict[str, Any]
     stopwatch: str
     """``module:class``"""
     cycles_per_us: float | None

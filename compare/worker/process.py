@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from msgspec import structs
@@ -31,7 +31,6 @@ from compare.sandbox.environment import kept
 from compare.sandbox.words import how_it_ended, printable
 from compare.worker import messages, server
 from compare.worker.channel import Channel
-from compare.worker.memory import SharedMemory
 from compare.worker.messages import Answer, AnswerT, WorkerRequest
 
 PRINTED_BYTES = 1 << 20
@@ -153,13 +152,8 @@ class Worker:
         except OSError:
             raise self._died("between two steps") from None
 
-    def share(self, name: Literal["inputs", "outputs"], memory: SharedMemory) -> None:
-        """Share memory with the worker under a name."""
-        self.send(messages.Share(name, memory.size, memory.handle), memory.descriptors)
-        self.receive("taking its inputs")
-
     def ask_back(self) -> None:
-        """WorkerRequest all shared memory back without waiting; `receive` waits.
+        """Request the shared memory back without waiting; `receive` waits.
 
         A worker that is still busy is ended.
         """

@@ -43,7 +43,7 @@ class Replaying:
 
     def __init__(self, op: Op, case: Case, buffers: CaseBuffers, timeout_s: float) -> None:
         self._op, self._case, self._buffers, self._timeout_s = op, case, buffers, timeout_s
-        self._device = buffers.inputs.device
+        self._device = buffers.memory.device
         self._workers: list[Worker] = []
         self.runners: dict[str, Worker] = {}
         """By label: workers that replay a recorded call, ready to be timed."""
@@ -124,7 +124,7 @@ class Replaying:
                 for shift in (0, ALIGNMENT * (1 + secrets.randbelow(GRANULE // ALIGNMENT - 1))):
                     own.put(op.make_inputs(case, generator, device), 0)
                     torch.cuda.synchronize(device)
-                    request = messages.Record(own.places, shift, own.options)
+                    request = messages.Record(own.places, shift)
                     found.append(recorder.ask(request, "recording its call"))
                     if wrong := problem(found[-1], self._inputs_bytes, nbytes, own.expected):
                         raise ValueError(wrong)

@@ -29,7 +29,7 @@ from compare.timing.rounds import Entry, Interrupted, Plan, Result, RoundProgres
 from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
-from compare.worker.memory import Placement, kinds_of
+from compare.worker.memory import Placement
 from compare.worker.parallel import cores, run_parallel
 from compare.worker.process import Worker
 
@@ -137,7 +137,7 @@ class Examiner:
         self._values = [self._fresh() for _ in range(buffers.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         offset = buffers.next_values_offset
-        self.coming = [] if offset is None else buffers.inputs.put(self._stale, offset)
+        self.coming = [] if offset is None else buffers.memory.put(self._stale, offset)
         if not self.coming:
             self._stale = ()
 
@@ -163,7 +163,7 @@ class Examiner:
         return self._op.make_inputs(self._case, self._generator, self._device)
 
     def _put(self, values: tuple[torch.Tensor, ...], which: int) -> list[Placement]:
-        return self._buffers.inputs.put(values, which * self._buffers.set_bytes)
+        return self._buffers.memory.put(values, which * self._buffers.set_bytes)
 
     def renew(self, which: int) -> None:
         """Draw new values for a set of inputs."""
@@ -176,7 +176,7 @@ class Examiner:
         buffers = self._buffers
         if kind == "cold" and buffers.next_values_offset is not None:
             self._put(self._stale, which)
-            buffers.inputs.put(self._values[which], buffers.next_values_offset)
+            buffers.memory.put(self._values[which], buffers.next_values_offset)
         else:
             self._put(self._values[which], which)
         buffers.poison()
@@ -195,7 +195,7 @@ class Examiner:
             # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
             limit = 2 * limit_of(op.tolerance(self._case), accumulator, allowed)
             self._compare(reference, output, limit, when, accumulator)
-        now = [memory_of(self._buffers.inputs.tensor(place)) for place in self.sets[which]]
+        now = [memory_of(self._buffers.memory.tensor(place)) for place in self.sets[which]]
         if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
 
@@ -341,8 +341,6 @@ def _enter(subject: Subject, settings: Settings, examiner: Examiner, worker: Wor
     request = messages.Enter(
         sets=tuple(map(tuple, examiner.sets)),
         coming=tuple(examiner.coming),
-        outputs=kinds_of(subject.buffers.expected),
-        options=subject.buffers.options,
         stopwatch=settings.stopwatch,
         cycles_per_us=settings.local.cycles_per_us,
         tidy=settings.tidy,

@@ -119,11 +119,13 @@ class _UserFile:
 
 def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]:
     """Add the implementations of an op, or of all, and yield them."""
+    where = Path(file.path).resolve()
+    registry.forget(where)
     for row in file.rows:
         if compared in (None, row.op):
             registry.implementations(row.op)  # the project's own come first
             with _as_usage_error(file.path, row.line):
-                yield row.declared.register(row.run, Path(file.path).resolve())
+                yield row.declared.register(row.run, where)
 
 
 def _read(path: str) -> _UserFile:

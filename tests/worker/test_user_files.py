@@ -28,7 +28,7 @@ def test_a_file_is_not_run_by_the_judge(tmp_path: Path) -> None:
 
 
 def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path) -> None:
-    deep = f"z = {'-' * 150}1"  # to write it as text again takes more than Python's stack
+    deep = f"z = {'-' * 800}1"  # to write it as text again takes more than Python's stack
     text = implemented("deep", deep)
     row = rows_of(compared(tmp_path / "deep.py", text, "triton.deep"))["triton.deep"]
     assert row.status == "ok", row.reason
