@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from compare.sandbox import kernel
+from compare.sandbox.limits import close_all_but, limit
 
 PRIVATE_BYTES = 1 << 30
 """Size of the private folder."""
@@ -262,9 +263,7 @@ def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:
             (private / "shm").mkdir()
             kernel.bind(private / "shm", _SHARED_MEMORY)
         _continue_as_child(lifeline)
-    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    most = _PROCESSES if hard == resource.RLIM_INFINITY else min(_PROCESSES, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    limit(resource.RLIMIT_NPROC, _PROCESSES)
     kernel.drop_capabilities()
 
 
@@ -274,7 +273,7 @@ def _continue_as_child(lifeline: int | None) -> None:
     first = os.fork()
     if first:
         watched = [receiver] if lifeline is None else [receiver, lifeline]
-        _close_all_but(*watched)
+        close_all_but(*watched)
         if receiver not in select.select(watched, [], [])[0]:
             os._exit(1)
         status = os.read(receiver, 4)
@@ -285,21 +284,13 @@ def _continue_as_child(lifeline: int | None) -> None:
         kernel.mount_proc(_PROCESSES)
     inner = os.fork()
     if inner:
-        _close_all_but(sender)
+        close_all_but(sender)
         while (ended := os.wait())[0] != inner:
             pass
         os.write(sender, ended[1].to_bytes(4, "little"))
         os._exit(0)
     os.close(receiver)
     os.close(sender)
-
-
-def _close_all_but(*kept: int) -> None:
-    begin = 0
-    for descriptor in sorted(kept):
-        os.closerange(begin, descriptor)
-        begin = descriptor + 1
-    os.closerange(begin, 1 << 16)
 
 
 def _end_like(status: int) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import IO
 
 from compare.registry import ROOT
 from compare.sandbox import isolation
-from compare.sandbox.environment import kept
+from compare.sandbox.environment import kept_variables
 from compare.sandbox.limits import HOST_BYTES, end_with, restrict
 
 
@@ -36,14 +36,13 @@ class IsolatedProcess:
         self.private = isolation.private_folder()
         theirs, self._lifeline = os.pipe()
         order = {"lifeline": theirs, "private": str(self.private), "isolation": isolation.found().as_json()}
-        environment = {name: value for name, value in os.environ.items() if kept(name)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, module, json.dumps(order), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
             cwd=ROOT,
-            env={**environment, **variables},
+            env={**kept_variables(), **variables},
             pass_fds=[theirs],
             start_new_session=True,
         )

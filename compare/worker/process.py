@@ -27,7 +27,7 @@ from msgspec import structs
 from compare.model.op import UsageError
 from compare.model.result import Options
 from compare.sandbox import isolation, limits
-from compare.sandbox.environment import kept
+from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import how_it_ended, printable
 from compare.worker import messages, server
 from compare.worker.channel import Channel
@@ -118,8 +118,7 @@ class Worker:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
-        found = {name: value for name, value in os.environ.items() if kept(name)}
-        found["COMPARE_LOCK_S"] = f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"
+        found = kept_variables() | {"COMPARE_LOCK_S": f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"}
         return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, request: WorkerRequest[AnswerT], step: str = "") -> AnswerT:

@@ -6,7 +6,6 @@ notebook's, may have initialised CUDA: there it is a new Python, which takes two
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import importlib.util
 import os
@@ -27,6 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from compare import registry
+from compare.sandbox.environment import kept_variables
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.limits import close_all_but
 from compare.worker.channel import REQUEST_BYTES, Channel, readable
@@ -153,19 +153,11 @@ def _spawn(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
         [sys.executable, "-c", program],
         stdin=subprocess.DEVNULL,
         cwd=registry.ROOT,  # Python's own modules come from the current folder first
+        env=kept_variables(),
         pass_fds=[fd],
     )
 
-    def end() -> None:
-        if _running and _running[0].ended is ended:
-            _running.pop().channel.close()
-        process.wait()
-
-    def ended() -> bool:
-        return process.poll() is not None
-
-    atexit.register(end)
-    return ended
+    return lambda: process.poll() is not None
 
 
 def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:

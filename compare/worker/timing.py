@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
@@ -30,7 +29,6 @@ from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
 from compare.worker.memory import Placement
-from compare.worker.parallel import cores, run_parallel
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
@@ -293,7 +291,7 @@ def measure(
         release(error)
         return dict.fromkeys((impl.label for impl in subject.impls), error)
     say("preparing workers for timing")
-    entries, failed = _prepared(subject, examiner, partial(_enter, subject, settings, examiner))
+    entries, failed = _entries(subject, settings, examiner)
     rounds = Rounds(op.baseline, entries, settings.local, settings.plan, settings.seed, ceilings)
     say("timing: first calls and graphs, then rounds")
     try:
@@ -304,53 +302,42 @@ def measure(
     return failed | rounds.results()
 
 
-def _prepared(
-    subject: Subject, examiner: Examiner, enter: Callable[[Worker], None]
+def _entries(
+    subject: Subject, settings: Settings, examiner: Examiner
 ) -> tuple[list[Entry], dict[str, Result]]:
     """An entry for each implementation whose worker is ready, and by label the error of each other one."""
-    impls, workers = subject.impls, subject.workers
-    failed: dict[str, Result] = {}
-
-    def entered(impl: Implementation) -> Exception | None:
-        try:
-            enter(workers[impl.label])
-        except Exception as error:
-            return error
-        return None
-
-    def stop() -> None:
-        for worker in (*workers.values(), *subject.runners.values()):
-            worker.abandon()
-
-    for impl, error in run_parallel(entered, impls, min(len(impls), cores()), stop):
-        if error is not None:
-            failed[impl.label] = error
-    entries = []
-    for impl in impls:  # one at a time: what the preparation of weights takes is shown
-        try:
-            if impl.label not in failed:
-                entries.append(_entry(impl, subject, examiner, enter))
-        except Exception as error:
-            failed[impl.label] = error
-    return entries, failed
-
-
-def _enter(subject: Subject, settings: Settings, examiner: Examiner, worker: Worker) -> None:
-    """Prepare a worker for timing."""
-    subject.buffers.hand_to(worker)
-    request = messages.Enter(
+    enter = messages.Enter(
         sets=tuple(map(tuple, examiner.sets)),
         coming=tuple(examiner.coming),
         stopwatch=settings.stopwatch,
         cycles_per_us=settings.local.cycles_per_us,
         tidy=settings.tidy,
     )
-    worker.ask(request, "preparing for timing")
+    entries: list[Entry] = []
+    failed: dict[str, Result] = {}
+
+    def begin(impl: Implementation) -> None:
+        subject.buffers.hand_to(subject.workers[impl.label])
+        subject.workers[impl.label].send(enter)
+
+    def wait(impl: Implementation) -> None:
+        subject.workers[impl.label].receive("preparing for timing")
+
+    def add(impl: Implementation) -> None:
+        entries.append(_entry(impl, subject, examiner, enter))
+
+    # All prepare at the same time, but weights one after the other: what that takes is shown.
+    for step in (begin, wait, add):
+        for impl in subject.impls:
+            try:
+                if impl.label not in failed:
+                    step(impl)
+            except Exception as error:
+                failed[impl.label] = error
+    return entries, failed
 
 
-def _entry(
-    impl: Implementation, subject: Subject, examiner: Examiner, enter: Callable[[Worker], None]
-) -> Entry:
+def _entry(impl: Implementation, subject: Subject, examiner: Examiner, enter: messages.Enter) -> Entry:
     """An implementation in its worker, or in its runner where that replays a call correctly."""
     worker = subject.workers[impl.label]
     notes: list[str] = []
@@ -362,7 +349,8 @@ def _entry(
         unverified = subject.unverified.get(impl.label, NOT_RECORDED)
     if runner := subject.runners.get(impl.label):
         try:
-            enter(runner)
+            subject.buffers.hand_to(runner)
+            runner.ask(enter, "preparing for timing")
             replayed = RemoteTimer(impl, examiner, worker, runner)
             replayed.cold(-1)
             timer, unverified = replayed, ""
