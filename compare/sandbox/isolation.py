@@ -17,12 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from compare.sandbox import kernel
 from compare.sandbox.limits import close_all_but, limit
@@ -52,15 +52,8 @@ class Isolation:
     landlock: int = 0
     """Version of Landlock's ABI; 0: none."""
     seccomp: bool = False
-    refused: tuple[str, ...] = ()
+    refused: Sequence[str] = ()
     """Why not more: ``namespaces: Operation not permitted``."""
-
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Isolation:
-        return cls(**told | {"refused": tuple(told["refused"])})
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def holds(self) -> bool:
@@ -90,7 +83,7 @@ def found() -> Isolation:
     command = [sys.executable, "-I", "-c", program]  # else Python's own modules come from the current folder
     try:
         done = subprocess.run(command, capture_output=True, timeout=20, check=True)
-        return Isolation.from_json(json.loads(done.stdout))
+        return Isolation(**json.loads(done.stdout))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         return Isolation(refused=(f"the probe failed: {error}",))
 
@@ -113,10 +106,10 @@ def probe() -> None:
         why = {name: _why_not(attempt) for name, attempt in tries.items()}
     finally:
         remove(private)
-    refused = tuple(f"{name}: {said}" for name, said in why.items() if said)
+    refused = [f"{name}: {said}" for name, said in why.items() if said]
     landlock = 0 if why["Landlock"] else version
     result = Isolation(not why["namespaces"], landlock, not why["seccomp"], refused)
-    print(json.dumps(result.as_json()))
+    print(json.dumps(vars(result)))
 
 
 def has_gpu() -> bool:

@@ -35,7 +35,7 @@ class IsolatedProcess:
     ) -> None:
         self.private = isolation.private_folder()
         theirs, self._lifeline = os.pipe()
-        order = {"lifeline": theirs, "private": str(self.private), "isolation": isolation.found().as_json()}
+        order = {"lifeline": theirs, "private": str(self.private), "isolation": vars(isolation.found())}
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, module, json.dumps(order), *words],
             stdin=subprocess.PIPE,
@@ -60,7 +60,7 @@ def main(module: str, order: str, *words: str) -> None:
     lifeline = int(told["lifeline"])
     end_with(lifeline)
     restrict(None if isolation.has_gpu() else HOST_BYTES)
-    found = isolation.Isolation.from_json(told["isolation"])
+    found = isolation.Isolation(**told["isolation"])
     isolation.enter(found, Path(told["private"]), lifeline, gpu=False)
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -188,8 +188,18 @@ class Handlers:
                 return self._find_kernels(request)
             case messages.FindLaunched():
                 return launched(self.impl)
-            case _:
-                return self._time(request)
+            case messages.Enter():
+                self._enter(request)
+            case messages.Prepare():
+                return self._prepare()
+            case messages.CallAgain():
+                return self._call_again()
+            case messages.Cold():
+                return self.bench.cold(request.which)
+            case messages.Warm():
+                return self.bench.warm(request.kind, request.which, request.repeats)
+            case messages.Capture():
+                self.bench.capture()
         return None
 
     @property
@@ -351,23 +361,10 @@ class Handlers:
 
     # ----------------------------------------------------------------------- time
 
-    def _time(self, request: messages.WorkerRequest[Any]) -> Any:
-        match request:
-            case messages.Enter():
-                self._enter(request)
-            case messages.Prepare():
-                return self._prepare()
-            case messages.CallAgain():
-                dtypes = self.bench.first()
-                self._synchronize()  # the judge times the whole call
-                return dtypes
-            case messages.Cold():
-                return self.bench.cold(request.which)
-            case messages.Warm():
-                return self.bench.warm(request.kind, request.which, request.repeats)
-            case messages.Capture():
-                self.bench.capture()
-        return None
+    def _call_again(self) -> str | None:
+        dtypes = self.bench.first()
+        self._synchronize()  # the judge times the whole call
+        return dtypes
 
     def _enter(self, request: messages.Enter) -> None:
         tensors = [self._tensors(places) for places in request.sets]

@@ -62,8 +62,9 @@ def load(paths: Sequence[str], compared: str | None = None, *, trusted: bool = T
     known = sorted({*registry.op_names(), *defined})
     for file in files:
         for row in file.rows:
-            if row.op not in known:
-                raise UsageError(f"--load {file.path}: {row.label}: {registry.unknown('op', row.op, known)}")
+            if row.declared.op not in known:
+                unknown = registry.unknown("op", row.declared.op, known)
+                raise UsageError(f"--load {file.path}: {row.declared.label}: {unknown}")
         # A file is needed too if it defines an op that another has rows of beside those to compare.
         needed = {op for other in files if other is not file for op in other.has}
         if compared in known and compared not in file.has and needed.isdisjoint(file.ops):
@@ -94,14 +95,6 @@ class _Row:
     run: registry.RunFunction
     line: int
 
-    @property
-    def op(self) -> str:
-        return self.declared.op
-
-    @property
-    def label(self) -> str:
-        return self.declared.label
-
 
 @dataclass(frozen=True)
 class _UserFile:
@@ -114,7 +107,7 @@ class _UserFile:
     @property
     def has(self) -> set[str]:
         """What it has something of."""
-        return {*self.ops, *(row.op for row in self.rows)}
+        return {*self.ops, *(row.declared.op for row in self.rows)}
 
 
 def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]:
@@ -122,8 +115,8 @@ def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]
     where = Path(file.path).resolve()
     registry.forget(where)
     for row in file.rows:
-        if compared in (None, row.op):
-            registry.implementations(row.op)  # the project's own come first
+        if compared in (None, row.declared.op):
+            registry.implementations(row.declared.op)  # the project's own come first
             with _as_usage_error(file.path, row.line):
                 yield row.declared.register(row.run, where)
 
@@ -237,14 +230,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _stand_in(file: Path, line: int, name: str, defaults: Mapping[str, int]) -> Any:
-    """A function that says that it was written there.  It cannot be called.
-
-    Args:
-        file: its file.
-        line: its first line.
-        name: its name.
-        defaults: its keyword-only parameters that can be chosen, and their defaults.
-    """
+    """A function that says that it was written at that line, with these keyword-only parameters."""
     code = _only_a_worker_runs_it.__code__.replace(co_filename=str(file), co_firstlineno=line)
     run = types.FunctionType(code, globals(), name)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -13,8 +13,9 @@ from compare.cli import main
 from compare.model.op import UsageError
 from compare.records import archive
 from compare.worker import user_files
-from compare.worker.pool import WorkerPool, load
-from compare.worker.process import Ended
+from compare.worker.messages import Rest
+from compare.worker.pool import load
+from compare.worker.process import Ended, Worker
 from loaded_files import BEGINNING, CPU, compared, decorator, implemented, rows_of, written
 from loops import for_each
 
@@ -68,12 +69,12 @@ def test_what_a_file_raises_is_an_error_of_its_rows(text: str, says: str, tmp_pa
 def test_loading_a_file_has_the_time_limit_of_any_step(tmp_path: Path) -> None:
     user_files.load([written(tmp_path / "mine.py", "time.sleep(100)\n")])
     (impl,) = registry.implementations("vector_add", ["triton.right"])
-    with WorkerPool(registry.get_op("vector_add"), CPU, 60.0) as pool:
-        pool.start([impl])
-        pool._workers[impl.label].receive("starting")
-        pool._workers[impl.label].timeout_s = 0.3
-        with pytest.raises(Ended, match=r"longer than 0.3 s, the limit for loading its file \(--timeout\)"):
-            load(pool._workers[impl.label], registry.get_op("vector_add"), impl)
+    worker = Worker("test", CPU, 60.0)
+    worker.ask(Rest())
+    worker.timeout_s = 0.3
+    with pytest.raises(Ended, match=r"longer than 0.3 s, the limit for loading its file \(--timeout\)"):
+        load(worker, registry.get_op("vector_add"), impl)
+    worker.close()
 
 
 def computed(label: str) -> str:
