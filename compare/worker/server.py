@@ -34,6 +34,8 @@ from compare.worker.channel import REQUEST_BYTES, Channel, readable
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 _NUMBER = struct.Struct("=i")
+_NUMBERS = 2
+"""A process's number, then its exit code."""
 _UNKNOWN = 255
 """Exit code of a process whose server was killed."""
 
@@ -58,8 +60,7 @@ class Forked:
         self._status = status
         self._lock = threading.Lock()
         """Callers and shutdown may both wait for its end, in two threads."""
-        self._pid: int | None = None
-        self._code: int | None = None
+        self._numbers: list[int | None] = []
 
     @property
     def pid(self) -> int:
@@ -68,30 +69,28 @@ class Forked:
         Raises:
             OSError: the server was killed.
         """
-        if self._pid is None:
-            with self._lock:
-                if self._pid is None and self._code is None:
-                    self._pid = self._number()
-        if self._pid is None:
+        pid = self._number(0)
+        if pid is None:
             raise OSError("the server of worker processes was killed")
-        return self._pid
+        return pid
 
-    def _number(self) -> int | None:
-        """The next number in the pipe; None: the server was killed."""
-        number = os.read(self._status, _NUMBER.size)
-        return int(_NUMBER.unpack(number)[0]) if number else None
+    def _number(self, index: int) -> int | None:
+        """A number of the pipe, waited for; None: the server was killed."""
+        with self._lock:
+            while len(self._numbers) <= index:
+                number = os.read(self._status, _NUMBER.size)
+                self._numbers.append(int(_NUMBER.unpack(number)[0]) if number else None)
+                if len(self._numbers) == _NUMBERS:
+                    os.close(self._status)
+        return self._numbers[index]
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code, negative if a signal killed it; None if it still runs after ``seconds``."""
-        with suppress(OSError):
-            self.pid  # noqa: B018 - it comes first through the pipe
-        if self._code is None and readable(self._status, seconds):
-            with self._lock:
-                if self._code is None:
-                    code = self._number()
-                    self._code = _UNKNOWN if code is None else code
-                    os.close(self._status)
-        return self._code
+        self._number(0)
+        if len(self._numbers) < _NUMBERS and not readable(self._status, seconds):
+            return None
+        code = self._number(1)
+        return _UNKNOWN if code is None else code
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
