@@ -6,6 +6,7 @@ notebook's, may have initialised CUDA: there it is a new Python, which takes two
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
@@ -13,10 +14,9 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +106,14 @@ class _Server:
     channel: Channel
     interpreted: str
     """TRITON_INTERPRET when it was started: the same in all workers."""
-    ended: Callable[[], bool]
+    pid: int
+
+    @property
+    def ended(self) -> bool:
+        try:
+            return os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+        except ChildProcessError:  # something in a notebook waited for it
+            return True
 
 
 _lock = threading.Lock()
@@ -132,35 +139,38 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
     with _lock:
         interpreted = os.environ.get("TRITON_INTERPRET", "")
         from_here = from_here and not _running  # later this process may have initialised CUDA
-        if _running and (_running[0].interpreted != interpreted or _running[0].ended()):
+        if _running and (_running[0].interpreted != interpreted or _running[0].ended):
             _running.pop().channel.close()
         if _running:
             return
         modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
         ours, theirs = socket.socketpair()
-        ended = _fork(theirs, modules) if from_here else _spawn(theirs, modules)
+        pid = _fork(theirs, modules) if from_here else _spawn(theirs, modules)
         theirs.close()
-        _running.append(_Server(Channel(ours), interpreted, ended))
+        _running.append(_Server(Channel(ours), interpreted, pid))
 
 
-def _spawn(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
-    """Start the server as a new Python."""
-    setup = f"import sys; sys.path[:] = {sys.path!r}; sys.argv[:] = {sys.argv!r}"
-    fd = theirs.fileno()
-    program = f"{setup}; from {__name__} import serve; serve({fd}, {modules!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
-        cwd=registry.ROOT,  # Python's own modules come from the current folder first
-        env=kept_variables(),
-        pass_fds=[fd],
-    )
-
-    return lambda: process.poll() is not None
+@atexit.register
+def _close() -> None:
+    """Let the server end."""
+    while _running:
+        _running.pop().channel.close()
 
 
-def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
-    """Start the server as a fork of this process."""
+def _spawn(theirs: socket.socket, modules: Sequence[str]) -> int:
+    """Start the server as a new Python; its process number."""
+    # Python's own modules may come from the current folder first.
+    setup = f"import os, sys; os.chdir({str(registry.ROOT)!r}); sys.path[:] = {sys.path!r}"
+    setup += f"; sys.argv[:] = {sys.argv!r}"
+    program = f"{setup}; from {__name__} import serve; serve({theirs.fileno()}, {modules!r})"
+    os.set_inheritable(theirs.fileno(), True)
+    no_stdin = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    arguments = [sys.executable, "-c", program]
+    return os.posix_spawn(sys.executable, arguments, kept_variables(), file_actions=[no_stdin])
+
+
+def _fork(theirs: socket.socket, modules: Sequence[str]) -> int:
+    """Start the server as a fork of this process; its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork prints it too
     pid = os.fork()
@@ -170,7 +180,7 @@ def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
             serve(theirs.fileno(), modules)
         finally:
             os._exit(0)
-    return lambda: os.waitpid(pid, os.WNOHANG) != (0, 0)
+    return pid
 
 
 def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
