@@ -137,6 +137,15 @@ def test_a_file_by_any_import_of_the_decorator_is_read(tmp_path: Path) -> None:
     assert [(impl.label, impl.user_file) for impl in impls] == [("triton.one", file), ("triton.two", file)]
 
 
+def test_a_file_that_is_loaded_again_has_its_new_rows(tmp_path: Path) -> None:
+    """As by a notebook, whose process goes on."""
+    file = written(tmp_path / "mine.py", implemented("old", ""))
+    user_files.load([file])
+    user_files.load([written(tmp_path / "mine.py", implemented("new", ""))])
+    labels = {impl.label for impl in registry.implementations("vector_add") if impl.user_file}
+    assert labels == {"triton.right", "triton.new"}
+
+
 WITH_MISTAKES = """import torch, triton
 import triton.language as tl
 from compare.registry import implementation
