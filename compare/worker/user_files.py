@@ -224,9 +224,10 @@ def _calls(nodes: Iterable[ast.AST], name: str) -> list[ast.Call]:
 
 def _literal(node: ast.expr) -> Any:
     try:
-        return printable(ast.literal_eval(node))
+        value = ast.literal_eval(node)
     except ValueError:
         raise UsageError(f"{ast.unparse(node)[:60]} is no literal. {_LITERALS}") from None
+    return printable(value) if isinstance(value, str) else value
 
 
 def _stand_in(file: Path, line: int, name: str, defaults: Mapping[str, int]) -> Any:
