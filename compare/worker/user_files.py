@@ -118,7 +118,8 @@ def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]
         if compared in (None, row.declared.op):
             registry.implementations(row.declared.op)  # the project's own come first
             with _as_usage_error(file.path, row.line):
-                yield row.declared.register(row.run, where)
+                impl = row.declared.register(row.run, where)
+            yield impl
 
 
 def _read(path: str) -> _UserFile:
@@ -151,7 +152,10 @@ def _as_usage_error(path: str, line: int | None = None) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"--load {path}{f', line {line}' if line else ''}: {error}") from None
-    except (OSError, SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+    except (
+        *(OSError, SyntaxError, RecursionError, MemoryError),
+        *(AttributeError, TypeError, ValueError),  # of arguments of another type
+    ) as error:
         line = error.lineno if isinstance(error, SyntaxError) else line
         text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
         what = f"{type(error).__name__}{f' at line {line}' if line else ''}"

@@ -92,6 +92,8 @@ LITERALS = "A file is read to list what it has, and not run: "
         (computed("**ALL"), "line 14: ALL is no literal"),
         (computed('7, 5, "triton.mine"'), "TypeError at line 14: "),
         (computed('"triton.mine", tunable={"B": SIZES}'), "line 14: {'B': SIZES} is no literal"),
+        (computed('"triton.mine", tunable=[1]'), "AttributeError at line 14: "),
+        (computed("7"), "AttributeError at line 14: "),
         (computed('"triton.mine", algorithm=7'), "line 14: triton.mine: algorithm=7 is no text"),
         ("implementation('vector_add', 'triton.mine', level='tiled')(added)\n", "decorates no def"),
         (computed('"torch.eager"'), "line 14: vector_add has a torch.eager already"),
