@@ -48,7 +48,8 @@ def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path)
         ("import no_such_module\n", "shows the whole traceback"),
         ("import beside_it\n", "put what it needs of beside_it.py into it"),
         (
-            "import compare.registry\ncompare.registry._implementations.clear()\n",
+            f"{decorator('other')}\ndef other(x, y): pass\n"
+            "import compare.registry\ndel compare.registry._implementations['vector_add']['triton.right']\n",
             "does not register triton.right",
         ),
         (
