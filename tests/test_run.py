@@ -539,7 +539,7 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
 
     rows = compare(op, tmp_path)
     assert rows["triton.same"].timing is not None
-    assert rows["triton.same"].replayed == "NVIDIA H100 80GB HBM3, 2026-11-21"
+    assert str(rows["triton.same"].recorded) == "NVIDIA H100 80GB HBM3, 2026-11-21"
     assert archive.changed_since(rows["triton.changed"])
     # What is wrong here shows no speed, wherever it may have been right.
     assert rows["triton.wrong"].status == "disagrees", rows["triton.wrong"].reason

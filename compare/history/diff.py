@@ -112,7 +112,7 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
         detail = f"was: {_state(old.row)}" if outcome == "fixed" else f"still: {_state(new.row)}"
         return Change(*key, outcome, new_us=after, source_changed=changed, detail=detail)
     if before is None or after is None:
-        if before is not None and not new.row.replayed:
+        if before is not None and not new.row.recorded:
             return Change(*key, "lost", old_us=before, source_changed=changed, detail="no longer timed")
         return Change(*key, "untimed", source_changed=changed, detail="not timed in both")
     least = statistics.ACROSS * figures.detectable(old.row, new.row)
@@ -125,7 +125,7 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
 
 def _cold(row: Row) -> Estimate | None:
     """Its measured time; a replayed one belongs to another run."""
-    found = row.timing.cold_us if row.timing and not row.replayed else None
+    found = row.timing.cold_us if row.timing and not row.recorded else None
     return found if found and found.median > 0 and found.low > 0 else None
 
 

@@ -46,12 +46,12 @@ def merged(runs: Sequence[Comparison]) -> Comparison | None:
             rows = tuple(
                 replace(
                     row,
-                    replayed=archive.provenance(run, row, hashes.get(registered_as(row.label), "")),
-                    ceilings=case.ceilings,
-                    run=run.created,
+                    recorded=archive.provenance(
+                        archive.Recorded(row, case, run), hashes.get(registered_as(row.label), "")
+                    ),
                 )
                 for row in case.rows
-                if row.label not in known and not row.replayed  # that is another run's
+                if row.label not in known and not row.recorded  # that is another run's
             )
             if rows:
                 cases[case.case] = (

@@ -110,7 +110,7 @@ def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> Sc
     measured, accepted, row = _measured(prediction, comparison, case)
     if measured is None:
         return ScoredPrediction(prediction, answer, None, "not measured here, and no record has it", None)
-    recorded = f"recorded on {row.replayed}" if row and row.replayed and _timed(prediction) else ""
+    recorded = f"recorded on {row.recorded}" if row and row.recorded and _timed(prediction) else ""
     origin = recorded or _compiled(prediction, comparison)
     try:
         predicted = None if answer is None else read(prediction, answer)

@@ -314,40 +314,71 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Configuration:
+    """The configuration that a row was run with, where there is a choice."""
+
+    text: str = ""
+    """``128x256x64, 8 warps, 3 stages``: another row's, or that of ``--tune``; empty: the default."""
+    unmatched: str = ""
+    """What of another row's configuration it cannot take, in a sentence; empty where it takes all of it."""
+    default: str = ""
+    """Label of the row that is the same with the default configuration."""
+    model: str = ""
+    """Label of the row whose configuration it has: of a row that ``--matched`` added."""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """The parameters that ``--tune`` was given for, with this row's values."""
+    tunings: tuple[Tuning, ...] = ()
+    """Its searches, where it tunes itself and was watched."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The run that a recorded row is from.  Only rows of one run have pairs of samples."""
+
+    device: str
+    created: str
+    """`Comparison.created` of that run."""
+    source_changed: bool = False
+    """The row's source has changed since."""
+    ceilings: Ceilings | None = None
+    """What was reached in that run, which need not be the one of the case's other rows."""
+
+    @property
+    def device_and_date(self) -> str:
+        return f"{self.device}, {self.created[:10]}"
+
+    def __str__(self) -> str:
+        return self.device_and_date + ", its source changed since" * self.source_changed
+
+
+@dataclass(frozen=True)
 class Row:
-    """Everything known of one implementation on one case."""
+    """Everything known of one implementation on one case.  Each part is None or empty until it is known."""
 
     label: str
     level: str
     status: Status
     reason: str = ""
     """Why it is not ok: one sentence with the next step."""
+    accumulator: str = "fp32"
+    source_hash: str = ""
+    """Of everything this row's figures rest on: its sources and the op's description."""
     agreement: Agreement | None = None
     timing: Timing | None = None
     resources: tuple[KernelResources, ...] = ()
-    source_hash: str = ""
-    """Of everything this row's figures rest on: its sources and the op's description."""
-    accumulator: str = "fp32"
-    tunings: tuple[Tuning, ...] = ()
-    """Its searches, where it tunes itself and was watched."""
-    default: str = ""
-    """Label of the row that is the same with the default configuration, where this one has another."""
-    model: str = ""
-    """Of a row that ``--matched`` added: the label whose configuration it was run with,"""
-    configuration: str = ""
-    """that, as far as it takes it: ``128x256x64, 8 warps, 3 stages``,"""
-    unmatched: str = ""
-    """and what of it it does not take, in a sentence; empty where it takes all of it."""
-    parameters: tuple[tuple[str, int], ...] = ()
-    """What ``--tune`` was given for, with the values that this row has: of one that it added others than the
-    defaults, which the row named by ``default`` has."""
-    replayed: str = ""
-    """Empty where measured now; else where and when the timing was recorded and whether the source has
-    changed since,"""
-    ceilings: Ceilings | None = None
-    """and what was reached in that run, which need not be the one of its case's other rows;"""
-    run: str = ""
-    """and when that run was, as `Comparison.created`: only rows of one run have pairs of samples."""
+    configuration: Configuration = Configuration()
+    recorded: Provenance | None = None
+    """Where its timing is from; None where it was measured now."""
+
+    @property
+    def run(self) -> str:
+        """When its timing was recorded; empty where it was measured now."""
+        return self.recorded.created if self.recorded else ""
+
+    @property
+    def ceilings(self) -> Ceilings | None:
+        """The ceilings of the run that its timing is from, where that is a recorded one."""
+        return self.recorded.ceilings if self.recorded else None
 
 
 @dataclass(frozen=True)

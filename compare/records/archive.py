@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from compare.model.op import UsageError
-from compare.model.result import WRONG, Calibration, CaseComparison, Comparison, Estimate, Row
+from compare.model.result import WRONG, Calibration, CaseComparison, Comparison, Estimate, Provenance, Row
 from compare.records.encoding import decode, encode, flat, nested, read_whole, write_whole
 from compare.registry import ROOT
 
@@ -39,9 +39,6 @@ _MOST_BYTES = 1 << 28
 _DIGITS = 20
 """Of a whole number, with its sign: 64 bits."""
 _LOCK_S = 60.0
-
-CHANGED = "its source changed since"
-
 
 Key = tuple[str, str, str]
 """Op, case, label."""
@@ -312,7 +309,7 @@ def _rows_of(run: Comparison) -> set[tuple[str, str]]:
 
 def _measured(comparison: Comparison) -> Comparison:
     def finished(row: Row) -> bool:
-        return not row.replayed and (row.timing is not None or row.status in (*WRONG, "failed"))
+        return not row.recorded and (row.timing is not None or row.status in (*WRONG, "failed"))
 
     whole = comparison.cases[:-1] if comparison.interrupted else comparison.cases
     kept = _filter(replace(comparison, cases=whole), lambda case, row: finished(row))
@@ -371,12 +368,12 @@ def newest(runs: Iterable[Comparison]) -> dict[Key, Recorded]:
     return found
 
 
-def provenance(run: Comparison, row: Row, source_hash: str) -> str:
-    """Device and date of a recorded row, and whether its source has changed since."""
-    origin = f"{run.environment.device}, {run.created[:10]}"
-    return origin if row.source_hash == source_hash else f"{origin}, {CHANGED}"
+def provenance(recorded: Recorded, source_hash: str) -> Provenance:
+    """The origin of a row, whose source has ``source_hash`` today."""
+    run, changed = recorded.run, recorded.row.source_hash != source_hash
+    return Provenance(run.environment.device, run.created, changed, recorded.comparison.ceilings)
 
 
 def changed_since(row: Row) -> bool:
-    """Whether a replayed row's source has changed since it was measured."""
-    return row.replayed.endswith(CHANGED)
+    """Whether a recorded row's source has changed since it was measured."""
+    return row.recorded is not None and row.recorded.source_changed

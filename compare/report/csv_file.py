@@ -58,7 +58,7 @@ def _cells(comparison: Comparison, case: CaseComparison, line: Line) -> Cells:
     yield from (("op", comparison.op), ("case", case.case), ("implementation", row.label))
     yield from fields(row, "level", "status", "reason")
     yield from (("device", comparison.environment.device), ("created", comparison.created))
-    yield "replayed_from", row.replayed
+    yield "replayed_from", row.recorded or ""
     errors = ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit")
     yield from fields(row.agreement, *errors)
     for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us"):
@@ -67,7 +67,7 @@ def _cells(comparison: Comparison, case: CaseComparison, line: Line) -> Cells:
     yield from fields(line, "gbs", "share_of_copy", "tflops", "share_of_product")
     yield from _searches(row)
     for name in ("default", "model"):
-        label = getattr(row, name)
+        label = getattr(row.configuration, name)
         other = figures.row_of(case, label) if label else None
         yield name, label
         yield from estimate(f"speedup_vs_{name}", figures.ratio(row, other) if other else None)
@@ -83,15 +83,16 @@ def _cells(comparison: Comparison, case: CaseComparison, line: Line) -> Cells:
 
 
 def _searches(row: Row) -> Cells:
-    yield "tuned", ";".join(tuning.kernel for tuning in row.tunings)
-    yield "configuration", row.configuration or ";".join(tuning.found for tuning in row.tunings)
-    yield "configurations", ";".join(str(len(tuning.space)) for tuning in row.tunings)
-    yield "configurations_tried", ";".join(str(tuning.tried) for tuning in row.tunings)
-    yield "search_space", ";".join(" | ".join(tuning.space) for tuning in row.tunings)
-    yield "search_s", ";".join(str(tuning.search_s) for tuning in row.tunings)
-    yield "searched", ";".join(tuning.searched for tuning in row.tunings)
-    yield "search_kept", ";".join(str(tuning.kept) for tuning in row.tunings)
-    yield "unmatched", row.unmatched
+    configuration, tunings = row.configuration, row.configuration.tunings
+    yield "tuned", ";".join(tuning.kernel for tuning in tunings)
+    yield "configuration", configuration.text or ";".join(tuning.found for tuning in tunings)
+    yield "configurations", ";".join(str(len(tuning.space)) for tuning in tunings)
+    yield "configurations_tried", ";".join(str(tuning.tried) for tuning in tunings)
+    yield "search_space", ";".join(" | ".join(tuning.space) for tuning in tunings)
+    yield "search_s", ";".join(str(tuning.search_s) for tuning in tunings)
+    yield "searched", ";".join(tuning.searched for tuning in tunings)
+    yield "search_kept", ";".join(str(tuning.kept) for tuning in tunings)
+    yield "unmatched", configuration.unmatched
 
 
 def _sizes(line: Line) -> Cells:

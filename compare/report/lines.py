@@ -169,8 +169,7 @@ def grouped(entries: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
 
 def recorded_on(rows: Iterable[Row]) -> list[str]:
     """Devices and dates of recorded times."""
-    said = (row.replayed.removesuffix(f", {archive.CHANGED}") for row in rows if row.replayed)
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(row.recorded.device_and_date for row in rows if row.recorded))
 
 
 # --------------------------------------------------------------------------- the best of each way
@@ -232,7 +231,7 @@ def of_one_arch(comparison: Comparison, case: CaseComparison) -> tuple[CaseCompa
     recorded: dict[str, Recorded] = {}
     if comparison.environment.device_type == "cuda":
         arch = comparison.environment.arch or ""
-    elif any(row.replayed for row in case.rows):
+    elif any(row.recorded for row in case.rows):
         recorded = archive.find(comparison.op, case.case)
         arch = next((found.run.environment.arch or "" for found in recorded.values()), "")
     else:

@@ -165,20 +165,20 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         lead = figures.ratio(best, default)
         if best is not default and lead is not None and figures.differs(best, default):
             text = (
-                f"{default.label} is the fastest with {best.configuration}{_there(case)}: speedup "
-                f"{speedup(lead)} vs its default, {default.configuration}."
+                f"{default.label} is the fastest with {best.configuration.text}{_there(case)}: speedup "
+                f"{speedup(lead)} vs its default, {default.configuration.text}."
             )
         else:
             slowest = max(filter(_timed_row, rows), key=figures.cold_us)
             behind = figures.ratio(slowest, default)
             loss = (
-                f"; the slowest, {slowest.configuration}, is at {speedup(behind)}"
+                f"; the slowest, {slowest.configuration.text}, is at {speedup(behind)}"
                 if behind is not None and figures.differs(default, slowest)
                 else ""
             )
             text = (
                 f"No other value is measurably faster{_there(case)} than the default of {default.label}, "
-                f"{default.configuration}{loss}."
+                f"{default.configuration.text}{loss}."
             )
         yield Said(f"trials of {default.label}", 1.1, text)
 
@@ -363,7 +363,7 @@ def _ties(best: Row, row: Row) -> bool:
 
 def _there(case: CaseComparison) -> str:
     """Replayed figures are not from here, and the sentence says so."""
-    device = next((row.replayed.partition(",")[0] for row in case.rows if row.replayed), "")
+    device = next((row.recorded.device for row in case.rows if row.recorded), "")
     return f" on the {device}" if device else ""
 
 

@@ -218,7 +218,7 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     unchecked = [line.label for line in shown if line.row.status == "unavailable"]
     if unchecked:
         yield f"not run here, correct when recorded: {', '.join(unchecked)}"
-    if any(line.row.replayed for line in shown):
+    if any(line.row.recorded for line in shown):
         left = Counter(way_of(row.label) for row in case.rows if row.status in ("ok", "unavailable"))
         for way in sorted({*WAYS} & left.keys() - {way_of(line.row.label) for line in shown}):
             yield f"no time on record: {way} ({left[way]} {'row' if left[way] == 1 else 'rows'})"

@@ -309,7 +309,8 @@ def configurations(case: CaseComparison) -> Table | None:
     spaces: dict[str, None] = {}
     for line in lines.every(case):
         row = line.row
-        if row.parameters or not (row.tunings or row.configuration):
+        configuration = row.configuration
+        if configuration.parameters or not (configuration.tunings or configuration.text):
             continue
         found = [
             (
@@ -318,13 +319,15 @@ def configurations(case: CaseComparison) -> Table | None:
                 number(each.search_s),
                 f"{'cache' if each.kept else 'this run'}, {each.searched[:10]}",
             )
-            for each in row.tunings
-        ] or [(row.configuration, NOTHING, NOTHING, NOTHING)]
-        others = [figures.row_of(case, label) for label in (row.default, row.model) if label]
+            for each in configuration.tunings
+        ] or [(configuration.text, NOTHING, NOTHING, NOTHING)]
+        others = [
+            figures.row_of(case, label) for label in (configuration.default, configuration.model) if label
+        ]
         held = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
         pairs = zip_longest(found, held, fillvalue=("",) * 4)
         rows += [(_marked(line), *left, *right[:2]) for left, right in pairs]
-        for each in row.tunings:
+        for each in configuration.tunings:
             among = "; ".join(map(configured, each.space))
             spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
     if not rows:
@@ -522,9 +525,11 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
 
     def said() -> Iterator[tuple[str, str]]:
         for row in (row for case in comparison.cases for row in case.rows):
-            timing = None if row.replayed else row.timing
+            timing = None if row.recorded else row.timing
             notes = (timing.unverified, *timing.notes) if timing else ()
-            yield from ((reason, row.label) for reason in (row.reason, row.unmatched, *notes) if reason)
+            yield from (
+                (reason, row.label) for reason in (row.reason, row.configuration.unmatched, *notes) if reason
+            )
 
     return [(", ".join(labels), reason) for reason, labels in grouped(said()).items()]
 

@@ -97,7 +97,12 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     else:
         asked = (table for case in comparison.cases for table in _asked_for(case))
         blocks += [laid_out(table, width) for table in asked if table]
-        told = dict.fromkeys(row.unmatched for case in comparison.cases for row in case.rows if row.unmatched)
+        told = dict.fromkeys(
+            row.configuration.unmatched
+            for case in comparison.cases
+            for row in case.rows
+            if row.configuration.unmatched
+        )
         blocks += [paragraph(note, min(width, PROSE_WIDTH)) for note in told]
     if view.explain:
         noise = tables.told_apart(comparison)
@@ -107,7 +112,7 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
 
 def _asked_for(case: CaseComparison) -> Iterator[Table | None]:
     yield tables.endurance(case)
-    if any(row.model for row in case.rows):
+    if any(row.configuration.model for row in case.rows):
         yield tables.configurations(case)
     yield tune.table(case)
 

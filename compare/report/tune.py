@@ -53,7 +53,7 @@ def _what(row: Row, rows: list[Row]) -> tuple[str, str, str, str, str]:
     ratio = lead(row, default) if default else NOTHING
     return (
         registered_as(row.label),
-        sweep.worded(row.parameters),
+        sweep.worded(row.configuration.parameters),
         ", ".join(_which(row, rows)) or NOTHING,
         spread(row.timing.cold_us if row.timing else None),
         "1" if row is default and row.timing else ratio,

@@ -78,8 +78,9 @@ def check_case(context: Context, step: Step) -> Iterator[Checked]:
         matched[impl.label] = said[0], said[1]
         configured.append(impl)
     for found in checked(configured):
-        configuration, unmatched = matched[found.impl.label]
-        yield replace(found, row=replace(found.row, configuration=configuration, unmatched=unmatched))
+        text, unmatched = matched[found.impl.label]
+        configuration = replace(found.row.configuration, text=text, unmatched=unmatched)
+        yield replace(found, row=replace(found.row, configuration=configuration))
 
 
 def unchecked_case(context: Context, earlier: Sequence[Mapping[str, Checked]]) -> Iterator[Checked]:
@@ -105,7 +106,8 @@ def _checked(context: Context, impl: Implementation, outcome: CheckOutcome) -> C
         agreement = outcome.agreement
         assert agreement is not None
         row = context.row(impl) if agreement.passed else context.row(impl, "disagrees", agreement.reason)
-        row = replace(row, agreement=agreement, tunings=outcome.tunings)
+        configuration = replace(row.configuration, tunings=outcome.tunings)
+        row = replace(row, agreement=agreement, configuration=configuration)
     return Checked(impl, row, outcome.first_call_ms, outcome.held_bytes)
 
 

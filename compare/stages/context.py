@@ -9,7 +9,7 @@ import torch
 
 from compare.device import capability, default_archs
 from compare.model.op import Case, Implementation, Op
-from compare.model.result import Options, Row, Status
+from compare.model.result import Configuration, Options, Row, Status
 from compare.stages.meter import Meter
 from compare.tuning import sweep
 from compare.worker.pool import WorkerPool
@@ -60,21 +60,24 @@ class Context:
 
     def row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
         """A row of ``impl`` with nothing but its verdict."""
-        row = Row(
+        configuration = Configuration(
+            default=impl.base or impl.untuned, model=impl.matches if impl.base else ""
+        )
+        if self.tried is not None:
+            values = self.tried.parameters.get(impl.label, ())
+            note = self.tried.notes.get(impl.label, "")
+            configuration = replace(
+                configuration, parameters=values, text=sweep.worded(values), unmatched=note
+            )
+        return Row(
             impl.label,
             impl.level,
             status,
             reason,
-            source_hash=self.hashes[impl.label],
-            accumulator=impl.accumulator,
-            default=impl.base or impl.untuned,
-            model=impl.matches if impl.base else "",
+            impl.accumulator,
+            self.hashes[impl.label],
+            configuration=configuration,
         )
-        if self.tried is None:
-            return row
-        values = self.tried.parameters.get(impl.label, ())
-        note = self.tried.notes.get(impl.label, "")
-        return replace(row, parameters=values, configuration=sweep.worded(values), unmatched=note)
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def with_resources(row: Row, found: Mapping[str, Resources], *, on_gpu: bool) ->
         reason = f"does not compile for {', '.join(refused)}: {said}"
         not_taken = all(isinstance(error, (Refused, NotImplementedError)) for error in errors.values())
         if nowhere and not_taken and not on_gpu:
-            return replace(row, status="failed", reason=reason, timing=None, replayed="")
+            return replace(row, status="failed", reason=reason, timing=None, recorded=None)
         return replace(row, reason="; ".join(filter(None, (row.reason, reason))))
     if errors and not row.reason:
         status, reason = verdict(next(iter(errors.values())))

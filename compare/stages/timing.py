@@ -103,16 +103,13 @@ def replay_case(
         if row is None or row.status in (*WRONG, "failed") or entry.row.timing is None:
             continue
         # What a row runs with for --tune is known here, and of no interest where that is not asked for.
-        said = row if row.parameters or entry.row.parameters else entry.row
+        known, stored = row.configuration, entry.row.configuration
+        said = known if known.parameters or stored.parameters else stored
         found[label] = replace(
             row,
             timing=entry.row.timing,
-            replayed=archive.provenance(entry.run, entry.row, row.source_hash),
-            ceilings=entry.comparison.ceilings,
-            run=entry.run.created,
-            tunings=entry.row.tunings,
-            configuration=said.configuration,
-            unmatched=said.unmatched,
+            recorded=archive.provenance(entry, row.source_hash),
+            configuration=replace(known, tunings=stored.tunings, text=said.text, unmatched=said.unmatched),
         )
         ceilings = entry.comparison.ceilings or ceilings
     return found, ceilings

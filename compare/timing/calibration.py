@@ -52,7 +52,7 @@ def with_noise_floor(case: CaseComparison, calibration: Calibration | None) -> C
     """``case`` with the largest difference between equals in every row; replayed rows keep their record's."""
 
     def mark(row: Row) -> Row:
-        if row.replayed or row.timing is None or row.timing.cold_us is None:
+        if row.recorded or row.timing is None or row.timing.cold_us is None:
             return row
         share = round(detectable(row.timing.cold_us.median, calibration), 6)
         return replace(row, timing=replace(row.timing, detectable=share))

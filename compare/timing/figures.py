@@ -159,18 +159,18 @@ def row_of(case: CaseComparison, label: str) -> Row | None:
 
 def is_trial(row: Row) -> bool:
     """Whether ``--tune`` added the row."""
-    return bool(row.parameters) and registered_as(row.label) != row.label
+    return bool(row.configuration.parameters) and registered_as(row.label) != row.label
 
 
 def trials(case: CaseComparison) -> list[list[Row]]:
     """For each tuned implementation its rows, with the default's, sorted by value."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in case.rows:
-        if row.parameters:
+        if row.configuration.parameters:
             groups[registered_as(row.label)].append(row)
     if not any(map(is_trial, case.rows)):
         return []
-    return [sorted(rows, key=lambda row: row.parameters) for rows in groups.values()]
+    return [sorted(rows, key=lambda row: row.configuration.parameters) for rows in groups.values()]
 
 
 def timed_trials(rows: Iterable[Row]) -> bool:
@@ -185,7 +185,7 @@ def cold_us(row: Row) -> float:
 
 def stands(row: Row) -> bool:
     """Whether its time counts: the row is correct, or replayed from a record and not run here."""
-    return row.status == "ok" or (row.status == "unavailable" and bool(row.replayed))
+    return row.status == "ok" or (row.status == "unavailable" and bool(row.recorded))
 
 
 def fastest(rows: Iterable[Row]) -> Row | None:

@@ -89,7 +89,7 @@ def reject_below_floor(case: CaseComparison, l2_bytes: int | None) -> CaseCompar
 
 def impossible(case: CaseComparison, row: Row, l2_bytes: int | None) -> str | None:
     """Why the row's times are impossible, with the arithmetic; None where they are not."""
-    if row.timing is None or row.replayed or case.ceilings is None or l2_bytes is None:
+    if row.timing is None or row.recorded or case.ceilings is None or l2_bytes is None:
         return None
     ceilings = of_dtype(case.case, case.ceilings)
     series = (

@@ -45,9 +45,9 @@ def configuration(impl: Implementation, row: Row | None) -> dict[str, int]:
     """
     if not impl.untuned:
         return registry.keywords(impl.run)
-    if row is None or not row.tunings:
+    if row is None or not row.configuration.tunings:
         raise NotImplementedError(f"no configuration of {impl.label} is known: finding one needs a GPU")
-    words = _words(row.tunings[-1].found)
+    words = _words(row.configuration.tunings[-1].found)
     return {name: int(value) for name, value in words.items() if value.isdecimal()}
 
 

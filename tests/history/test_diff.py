@@ -86,7 +86,7 @@ IMPOSSIBLE = {"status": "impossible", "reason": "impossible: 4 us", "timing": No
 FAILED = {"status": "failed", "reason": "X", "timing": None}
 NO_GPU = {"timing": None, "reason": "no GPU"}
 NOT_RUN = {"status": "unavailable", "timing": None}
-REPLAYED = {"replayed": "elsewhere"}
+RECORDED = {"recorded": made_up.RECORDED}
 
 
 @for_each(
@@ -99,13 +99,13 @@ REPLAYED = {"replayed": "elsewhere"}
         (NOT_RUN, {**NOT_RUN, **NO_GPU}, "untimed", "still"),
         ({}, {"timing": None}, "lost", "no longer timed"),
         ({"timing": None}, NO_GPU, "untimed", "not timed"),
-        ({}, REPLAYED, "untimed", "not timed"),
+        ({}, RECORDED, "untimed", "not timed"),
         ({}, {"timing": WIDE}, "ambiguous", ""),
         # in one file only
         ({}, None, "lost", ""),
         (None, {}, "new", ""),
         ({"timing": None}, None, "untimed", "only in the old"),
-        (REPLAYED, None, "untimed", "only in the old"),
+        (RECORDED, None, "untimed", "only in the old"),
     ],
 )
 def test_a_row_without_two_times_that_can_be_compared(

@@ -111,7 +111,7 @@ def test_what_is_wrong_untimed_unequal_or_tried_leads_nothing() -> None:
         replace(fast, status="disagrees"),
         replace(fast, timing=None),
         replace(fast, accumulator="tf32"),
-        replace(fast, replayed="NVIDIA T4, 2026-11-19"),
+        replace(fast, recorded=made_up.RECORDED),
         replace(fast, label="cupy.online:THREADS=64"),
         replace(fast, label="cupy.online:matched"),
     ):

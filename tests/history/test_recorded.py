@@ -51,7 +51,7 @@ def test_the_newest_row_of_several_files_counts_and_no_replayed_one() -> None:
     old = made_up.comparison()
     fast = made_up.rows({**made_up.MEDIANS_US, "cupy.online": ("tiled", 10.0)})
     new = made_up.comparison(made_up.case(made=fast), created="2026-11-24T00:00:00+00:00")
-    elsewhere = made_up.case(made=tuple(replace(row, replayed="NVIDIA T4, 2026-11-25") for row in fast))
+    elsewhere = made_up.case(made=tuple(replace(row, recorded=made_up.RECORDED) for row in fast))
     replayed = made_up.comparison(elsewhere, created="2026-11-25T00:00:00+00:00")
     found = merged([old, replayed, new])
     assert found is not None
@@ -69,4 +69,4 @@ def test_only_the_device_recorded_last_counts(tmp_path: Path) -> None:
     found = recorded(OP, tmp_path)
     assert found is not None
     assert found.environment.device == "NVIDIA T4"
-    assert all(row.replayed.startswith("NVIDIA T4, 2099-01-01") for row in found.cases[0].rows)
+    assert all(str(row.recorded).startswith("NVIDIA T4, 2099-01-01") for row in found.cases[0].rows)

@@ -14,8 +14,9 @@ import triton.language as tl
 
 import made_up
 import triton_impl  # noqa: F401  patches the interpreter
-from compare import registry, spec
+from compare import registry
 from compare import run as running
+from compare.model import op as model
 from compare.model.result import Options
 from loops import for_each
 from rows import labelled
@@ -143,7 +144,7 @@ def test_bf16_is_computed_with_as_numbers(
 @for_each("op", ["softmax", "layer_norm", "rms_norm"])
 def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_another(op: str) -> None:
     """A single program takes a row as one chunk, up to Triton's limit of a tensor's elements."""
-    case = spec.case("fp32", M=1, N=tl.TRITON_MAX_TENSOR_NUMEL + 4)
+    case = model.case("fp32", M=1, N=tl.TRITON_MAX_TENSOR_NUMEL + 4)
     inputs = registry.get_op(op).make_inputs(case, torch.Generator(), torch.device("cpu"))
     with pytest.raises(NotImplementedError, match="2 chunks take as many programs at a time: 1 fit"):
         labelled(op, "triton.split").run(*inputs)
@@ -152,7 +153,7 @@ def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_ano
 def test_what_it_rounds_counts_as_no_call_of_pytorch_s(tmp_path: Path) -> None:
     """A kernel's own constants are rounded to bf16 as well."""
     described = registry.get_op("vector_add")
-    options = Options(cases=(spec.case("bf16", N=100),), device="cpu", only=("triton.*",))
+    options = Options(cases=(model.case("bf16", N=100),), device="cpu", only=("triton.*",))
     with mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling):
         comparison = running.run(described, options, results=tmp_path)
     wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}

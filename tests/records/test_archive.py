@@ -160,7 +160,7 @@ def test_recording_keeps_what_was_not_measured_anew(tmp_path: Path) -> None:
 def test_only_finished_measurements_are_recorded(tmp_path: Path) -> None:
     path = archive.record(made_up.comparison(), tmp_path)
     cut = made_up.with_row(made_up.case(), "cupy.online", timing=None)
-    cut = made_up.with_row(cut, "cupy.onepass", replayed="elsewhere, 2026-01-01")
+    cut = made_up.with_row(cut, "cupy.onepass", recorded=made_up.RECORDED)
     ended = made_up.case("M=1,N=8,fp32")
     stopped = made_up.comparison(cut, ended, interrupted=True, created="2026-12-01T00:00:00+00:00")
     archive.record(stopped, tmp_path)

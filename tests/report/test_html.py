@@ -229,7 +229,7 @@ def test_recorded_times_carry_their_label_and_no_registers_of_another_architectu
     rows = tuple(
         replace(
             row,
-            replayed=f"{made_up.H100.device}, 2026-11-21",
+            recorded=made_up.RECORDED,
             resources=(made_up.kernel(row.label, arch="sm_75", reader="cubin", registers=77),),
         )
         for row in made_up.rows()

@@ -108,18 +108,19 @@ def test_samples_of_two_runs_are_no_pairs() -> None:
     """Of a row that was recorded in another run, the ratio is that of two medians, and needs to be larger."""
     case = made_up.case()
     triton, cupy = (figures.row_of(case, label) for label in ("triton.online", "cupy.online"))
-    other = replace(cupy, run="2026-11-19T00:00:00+00:00")
+    elsewhere = made_up.RECORDED
+    other = replace(cupy, recorded=elsewhere)
     value = figures.ratio(triton, other)
     expected = statistics.between(cupy.timing.cold_us, triton.timing.cold_us)
     assert value == statistics.widened(expected, statistics.ACROSS * figures.detectable(triton, cupy))
-    assert figures.ratio(replace(triton, run=other.run), other) == figures.ratio(triton, cupy)
+    assert figures.ratio(replace(triton, recorded=elsewhere), other) == figures.ratio(triton, cupy)
     least = figures.detectable(triton, cupy)
     for gain, within, across in ((3.0, True, True), (1.5, True, False)):
         cold = triton.timing.cold_us
         slower = estimate([sample * (1 + gain * least) for sample in cold.samples])
         behind = replace(triton, timing=replace(triton.timing, cold_us=slower, ratios=()))
         assert figures.differs(triton, behind) is within
-        assert figures.differs(triton, replace(behind, run=other.run)) is across
+        assert figures.differs(triton, replace(behind, recorded=elsewhere)) is across
     assert value.low < value.median < value.high
 
 
@@ -255,9 +256,9 @@ def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
 
 
 def test_replayed_times_carry_their_label() -> None:
-    stale = f"{made_up.H100.device}, 2026-11-21, {archive.CHANGED}"
-    rows = [replace(row, replayed=f"{made_up.H100.device}, 2026-11-21") for row in made_up.rows()]
-    case = made_up.with_row(made_up.case(made=tuple(rows)), "triton.online", replayed=stale)
+    stale = replace(made_up.RECORDED, source_changed=True)
+    rows = [replace(row, recorded=made_up.RECORDED) for row in made_up.rows()]
+    case = made_up.with_row(made_up.case(made=tuple(rows)), "triton.online", recorded=stale)
     text = screen(case, environment=made_up.LAPTOP)
     assert f"recorded on {made_up.H100.device}, 2026-11-21" in text
     assert line_of(text, "triton.online *")

@@ -19,7 +19,7 @@ from compare.report.summary import View
 from compare.timing import figures
 from loops import for_each
 
-REPLAYED = f"{made_up.H100.device}, 2026-11-21"
+RECORDED = made_up.RECORDED
 
 
 def screen(*cases: CaseComparison, width: int = 80, view: View | None = None, **changes: object) -> str:
@@ -36,7 +36,7 @@ def recorded(op: str) -> Comparison:
     """Its default case as a screen shows it."""
     found = history.recorded(registry.get_op(op))
     (case,) = [case for case in found.cases if case.case == str(registry.get_op(op).cases.default)]
-    rows = tuple(replace(row, replayed="") for row in case.rows)
+    rows = tuple(replace(row, recorded=None) for row in case.rows)
     return replace(found, cases=(replace(case, rows=rows),))
 
 
@@ -60,10 +60,10 @@ def test_a_recorded_screen_is_at_most_thirty_lines(op: str) -> None:
 
 
 def test_without_a_gpu_it_is_as_long() -> None:
-    rows = tuple(replace(row, replayed=REPLAYED) for row in made_up.rows())
+    rows = tuple(replace(row, recorded=RECORDED) for row in made_up.rows())
     text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
     assert len(text.splitlines()) <= 30
-    assert f"times recorded on {REPLAYED}" in text
+    assert f"times recorded on {RECORDED}" in text
     assert "9 of 9 match fp64 on this CPU (" in text
 
 
@@ -158,7 +158,7 @@ def test_no_time_stands_beside_registers_of_another_architecture() -> None:
         rows = (
             replace(
                 row,
-                replayed=REPLAYED,
+                recorded=RECORDED,
                 resources=tuple(made_up.kernel(row.label, reader="cubin", **each) for each in figures),
             )
             for row in made_up.rows()
@@ -244,7 +244,7 @@ def test_a_user_s_row_is_always_there_with_verdict_and_place() -> None:
     said = "YOURS triton.mine: correct, speedup 1.23x vs torch.eager, 5th of 10 rows (behind torch.compile,"
     assert said in " ".join(text.split())
     rows = (
-        *(replace(row, replayed=REPLAYED) for row in made_up.rows()),
+        *(replace(row, recorded=RECORDED) for row in made_up.rows()),
         replace(made_up.rows(medians)[-1], timing=None, resources=()),
     )
     text = screen(made_up.case(made=rows), view=view, environment=made_up.LAPTOP)
@@ -260,7 +260,7 @@ def test_too_few_samples_are_said() -> None:
 
 def test_a_row_that_cannot_run_here_keeps_its_record() -> None:
     """A Hopper kernel on a laptop: the best that is recorded is still the best."""
-    rows = tuple(replace(row, replayed=REPLAYED) for row in made_up.rows())
+    rows = tuple(replace(row, recorded=RECORDED) for row in made_up.rows())
     gone = {"status": "unavailable", "reason": "needs sm_90", "agreement": None}
     case = made_up.with_row(made_up.case(made=rows), "triton.onepass", **gone)
     text = screen(case, environment=made_up.LAPTOP)
@@ -269,8 +269,8 @@ def test_a_row_that_cannot_run_here_keeps_its_record() -> None:
 
 
 def test_a_way_without_a_recorded_time_is_named() -> None:
-    rows = [replace(row, replayed=REPLAYED) for row in made_up.rows()]
-    lacking = [replace(r, replayed="", timing=None) if r.label.startswith("triton") else r for r in rows]
+    rows = [replace(row, recorded=RECORDED) for row in made_up.rows()]
+    lacking = [replace(r, recorded=None, timing=None) if r.label.startswith("triton") else r for r in rows]
     text = screen(made_up.case(made=tuple(lacking)), environment=made_up.LAPTOP)
     count = sum(row.timing is None for row in lacking)
     assert f"no time on record: triton ({count} rows)" in text

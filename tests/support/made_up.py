@@ -19,6 +19,7 @@ from compare.model.result import (
     Environment,
     Finding,
     KernelResources,
+    Provenance,
     Ratio,
     RoleSize,
     Row,
@@ -54,6 +55,8 @@ LAPTOP = replace(
     l2_bytes=None,
     driver=None,
 )
+
+RECORDED = Provenance(H100.device, "2026-11-21T00:00:00+00:00")
 
 AGREEMENT = Agreement(
     passed=True,

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 import made_up
-from compare import cli, registry, spec
+from compare import cli, registry
 from compare.command_line.status import SUCCESS, USAGE
 from compare.commands import doctor
 from compare.model.op import UsageError
+from compare.model.op import case as case_of
 from compare.model.result import Calibration, Estimate, Options, Ratio, SizeClass, Timing
 from compare.records import archive
 from compare.report import tables, terminal
@@ -233,7 +234,7 @@ def test_a_row_keeps_the_limit_it_was_measured_with() -> None:
     )
     shares = {row.timing.detectable for row in marked.rows if row.timing}
     assert shares == {0.03}
-    replayed = tuple(replace(row, replayed="elsewhere") for row in marked.rows)
+    replayed = tuple(replace(row, recorded=made_up.RECORDED) for row in marked.rows)
     again = calibration.with_noise_floor(replace(marked, rows=replayed), None)
     assert {row.timing.detectable for row in again.rows if row.timing} == {0.03}
     (read,) = archive.loads(archive.dumps([made_up.comparison(marked)]))
@@ -305,7 +306,7 @@ def test_equals_are_timed_in_processes_of_their_own() -> None:
     cpu = torch.device("cpu")
     with WorkerPool(op, cpu, Options.timeout_s) as pool:
         settings = settings_on(cpu, 0.1, QUICK)
-        found = calibrating.cold_samples(op, equals, spec.case("fp32", N=1 << 12), cpu, pool, settings)
+        found = calibrating.cold_samples(op, equals, case_of("fp32", N=1 << 12), cpu, pool, settings)
         assert len({pool.of(one).pid for one in equals}) == 3
     assert len(found) == 3
     assert len({len(samples) for samples in found}) == 1
@@ -333,7 +334,7 @@ def test_real_equals_are_hardly_ever_called_different(card: torch.device) -> Non
         with WorkerPool(op, card, Options.timeout_s) as pool:
             for seed, power in enumerate((12, 18, 21, 24, 27)):
                 settings = replace(settings_on(card, 4.0), seed=seed)
-                sized = spec.case("fp32", N=1 << power)
+                sized = case_of("fp32", N=1 << power)
                 held = calibrating.cold_samples(op, impls, sized, card, pool, settings)
                 for mine, theirs in itertools.combinations(held, 2):
                     limit = calibration.detectable(standard.median(mine), found)

@@ -119,7 +119,7 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     assert speed_of_light.impossible(fast, fast.rows[0], None) is None
     assert refusal(replace(fast, ceilings=None)) is None
     assert refusal(one(ADD, 1.0, timing=None)) is None
-    assert refusal(one(ADD, 0.001, replayed="another machine")) is None
+    assert refusal(one(ADD, 0.001, recorded=made_up.RECORDED)) is None
     assert "without limit" in (refusal(one(ADD, *[0.0] * 8)) or "")
 
 

@@ -121,7 +121,7 @@ def test_a_search_is_made_once_and_cuda_takes_over_what_it_found(cache: Path, tm
         (found,) = run(op, replace(options, retune=retune), results=tmp_path).cases
         rows = {row.label: row for row in found.rows}
         assert {row.status for row in rows.values()} == {"ok"}
-        (search,) = rows["triton.autotuned"].tunings
+        (search,) = rows["triton.autotuned"].configuration.tunings
         searches.append(search)
         assert rows["cupy.tensor_core:matched"].configuration == matching.configured(search.found)
         assert rows["cupy.tensor_core:matched"].timing is not None

@@ -15,7 +15,7 @@ from compare import registry
 from compare.checking.check import check
 from compare.cli import main
 from compare.model.op import Case, Implementation
-from compare.model.result import Options
+from compare.model.result import Configuration, Options
 from compare.records import archive
 from compare.report import markdown, tables, terminal
 from compare.report.summary import View
@@ -58,7 +58,9 @@ def stand_in(op: str, label: str) -> Implementation:
 
 def test_what_cuda_is_run_with_is_what_triton_found() -> None:
     source = labelled("matmul", "triton.autotuned")
-    row = replace(made_up.rows()[0], label=source.label, tunings=(made_up.SEARCH,))
+    row = replace(
+        made_up.rows()[0], label=source.label, configuration=Configuration(tunings=(made_up.SEARCH,))
+    )
     assert matching.configuration(source, row) == WANTED
     impl, words, short = matching.matched(stand_in("matmul", "cupy.tensor_core"), WANTED)
     assert (impl.label, impl.base) == ("cupy.tensor_core:matched", "cupy.tensor_core")
@@ -107,7 +109,10 @@ def test_every_configuration_of_the_search_is_one_that_a_tensor_core_kernel_take
     from triton_impl.matmul import space
 
     for config in space():
-        row = replace(made_up.rows()[0], tunings=(replace(made_up.SEARCH, found=described(config)),))
+        row = replace(
+            made_up.rows()[0],
+            configuration=Configuration(tunings=(replace(made_up.SEARCH, found=described(config)),)),
+        )
         wanted = matching.configuration(labelled("matmul", "triton.autotuned"), row)
         _, _, short = matching.matched(stand_in("matmul", "cupy.tensor_core"), wanted)
         assert not short or wanted["BLOCK_K"] == 16, short
@@ -148,9 +153,9 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
         ["cupy.tensor_core:matched"],
     ]
     row = rows["cupy.tensor_core:matched"]
-    assert row.configuration == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
-    assert (row.default, row.model) == ("cupy.tensor_core", "triton.autotuned")
-    assert rows["triton.autotuned"].default == "triton.grouped"
+    assert row.configuration.text == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
+    assert (row.configuration.default, row.configuration.model) == ("cupy.tensor_core", "triton.autotuned")
+    assert rows["triton.autotuned"].configuration.default == "triton.grouped"
 
 
 @pytest.mark.thorough
@@ -175,8 +180,13 @@ def test_a_run_adds_a_row_that_is_matched_or_says_why_it_cannot_be(
     options = Options((op.cases.smoke[1],), only, device="cpu", resources=False, matched=True)
     (compared,) = run(op, options, results=tmp_path).cases
     row = compared.rows[-1]
-    assert (row.label, row.default, row.status, row.reason) == (f"{default}:matched", default, status, reason)
-    assert row.model == model
+    assert (row.label, row.configuration.default, row.status, row.reason) == (
+        f"{default}:matched",
+        default,
+        status,
+        reason,
+    )
+    assert row.configuration.model == model
 
 
 def test_matched_with_nothing_to_match_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,14 +205,15 @@ def compared() -> Any:
     times = {"torch.eager": 200.0, "triton.grouped": 240.0, "triton.autotuned": 160.0}
     times |= {"cupy.tensor_core": 180.0, "cupy.tensor_core:matched": 320.0}
     case = made_up.case(made=made_up.rows({label: ("tensor_core", us) for label, us in times.items()}))
-    case = made_up.with_row(case, "triton.autotuned", tunings=(made_up.SEARCH,), default="triton.grouped")
-    matched = {
-        "default": "cupy.tensor_core",
-        "model": "triton.autotuned",
-        "configuration": "128x256x64, 8 warps, 3 stages",
-        "unmatched": "nearest configuration",
-    }
-    return made_up.comparison(made_up.with_row(case, "cupy.tensor_core:matched", **matched))
+    tuned = Configuration(tunings=(made_up.SEARCH,), default="triton.grouped")
+    case = made_up.with_row(case, "triton.autotuned", configuration=tuned)
+    matched = Configuration(
+        default="cupy.tensor_core",
+        model="triton.autotuned",
+        text="128x256x64, 8 warps, 3 stages",
+        unmatched="nearest configuration",
+    )
+    return made_up.comparison(made_up.with_row(case, "cupy.tensor_core:matched", configuration=matched))
 
 
 def test_the_table_says_what_the_search_cost_and_bought() -> None:
@@ -223,7 +234,9 @@ def test_the_table_says_what_the_search_cost_and_bought() -> None:
         assert "2 of 3" in text
         assert "64x64x64, GROUP_M=8, 4 warps" in " ".join(text.split())
         assert "nearest configuration" in text
-    kept = made_up.with_row(case, "triton.autotuned", tunings=(replace(made_up.SEARCH, kept=True),))
+    kept = made_up.with_row(
+        case, "triton.autotuned", configuration=Configuration(tunings=(replace(made_up.SEARCH, kept=True),))
+    )
     table = tables.configurations(kept)
     assert table.rows[0][3:5] == ("7.25", "cache, 2026-11-20")
     assert tables.configurations(made_up.case()) is None
@@ -241,4 +254,4 @@ def test_csv_and_json_hold_the_whole_search() -> None:
     matched = lines["cupy.tensor_core:matched"]
     assert float(matched["speedup_vs_model"]) == pytest.approx(0.5, rel=0.02)
     (again,) = archive.loads(archive.dumps([comparison]))
-    assert again.cases[0].rows[2].tunings == (made_up.SEARCH,)
+    assert again.cases[0].rows[2].configuration.tunings == (made_up.SEARCH,)

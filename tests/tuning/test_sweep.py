@@ -17,7 +17,7 @@ from compare.command_line.status import FAILURE, INCONCLUSIVE
 from compare.commands import compare
 from compare.history.recorded import recorded
 from compare.model.op import Case, Implementation, UsageError
-from compare.model.result import CaseComparison, Comparison, Options, Row
+from compare.model.result import CaseComparison, Comparison, Configuration, Options, Row
 from compare.records import archive
 from compare.report import markdown, tables, terminal
 from compare.report import tune as report
@@ -183,17 +183,17 @@ def test_a_run_checks_and_compiles_every_value(tmp_path: Path) -> None:
     for threads in (64, 512):
         row = rows[f"cupy.scalar:THREADS={threads}"]
         assert row.status == "ok", row.reason
-        assert row.parameters == (("THREADS", threads),)
-        assert (row.default, row.model) == ("cupy.scalar", "")
+        assert row.configuration.parameters == (("THREADS", threads),)
+        assert (row.configuration.default, row.configuration.model) == ("cupy.scalar", "")
         (kernel,) = row.resources
         assert kernel.block == (threads, 1, 1)
         assert kernel.registers > 0
         assert kernel.occupancy is not None
     default = rows["cupy.scalar"]
     assert default.resources[0].block == (256, 1, 1)
-    assert (default.configuration, default.default) == ("THREADS=256", "")
-    assert "is a constant of its C++ host code" in rows["pybind.scalar"].unmatched
-    assert rows["torch.eager"].configuration == ""
+    assert (default.configuration.text, default.configuration.default) == ("THREADS=256", "")
+    assert "is a constant of its C++ host code" in rows["pybind.scalar"].configuration.unmatched
+    assert rows["torch.eager"].configuration.text == ""
     assert set(compared.code_sizes) == {"torch.eager", "cupy.scalar", "pybind.scalar"}
     text = terminal.render(compared, 200)
     assert "With other values on N=1000,fp32, compiled for sm_90" in text
@@ -209,7 +209,7 @@ def test_a_value_that_is_not_taken_is_a_row_that_says_so(tmp_path: Path) -> None
     rows = {row.label: row for row in compared.cases[0].rows}
     assert rows["triton.blocked:BLOCK_SIZE=64"].status == "ok"
     wrong = rows["triton.blocked:BLOCK_SIZE=100"]
-    assert (wrong.status, wrong.parameters) == ("failed", (("BLOCK_SIZE", 100),))
+    assert (wrong.status, wrong.configuration.parameters) == ("failed", (("BLOCK_SIZE", 100),))
     assert "power of 2" in wrong.reason
     assert status.of(compared) == INCONCLUSIVE
 
@@ -267,9 +267,11 @@ def with_values(row: Row) -> Row:
     kernel = made_up.kernel("cupy.a", registers=value // 4, spilled_bytes=8 if value > 512 else 0)
     return replace(
         row,
-        parameters=(("SIZE", value),),
-        configuration=f"SIZE={value}",
-        default="cupy.a" if ":" in row.label else "",
+        configuration=Configuration(
+            parameters=(("SIZE", value),),
+            text=f"SIZE={value}",
+            default="cupy.a" if ":" in row.label else "",
+        ),
         resources=(kernel,),
     )
 
@@ -348,8 +350,10 @@ def test_rows_are_recorded_read_and_no_older_than_their_source(tmp_path: Path) -
         replace(
             row,
             source_hash=source_hash(now[row.label.partition(":")[0]]),
-            parameters=(("BLOCK_SIZE", values[row.label]),) if row.label in values else (),
-            default="triton.blocked" if row.label == label else "",
+            configuration=Configuration(
+                parameters=(("BLOCK_SIZE", values[row.label]),) if row.label in values else (),
+                default="triton.blocked" if row.label == label else "",
+            ),
         )
         for row in rows
     )
@@ -357,13 +361,13 @@ def test_rows_are_recorded_read_and_no_older_than_their_source(tmp_path: Path) -
     run_ = made_up.comparison(CaseComparison(case, made_up.case().cost, rows), op=OP)
     archive.record(run_, tmp_path)
     (again,) = archive.read(archive.path_of(run_.environment.device, OP, tmp_path))
-    assert [row.parameters for row in again.cases[0].rows] == [row.parameters for row in rows]
+    assert [row.configuration for row in again.cases[0].rows] == [row.configuration for row in rows]
     told = recorded(op, tmp_path)
     assert not [row.label for row in told.cases[0].rows if archive.changed_since(row)]
     # Without a GPU the recorded time of each value is replayed.
     options = Options((Case.parse(case, op),), device="cpu", resources=False, tune=(("BLOCK_SIZE", (64,)),))
     replayed = run(op, options, results=tmp_path).cases[-1]
-    assert {row.label for row in replayed.rows if row.timing and row.replayed} == {"torch.eager", *values}
+    assert {row.label for row in replayed.rows if row.timing and row.recorded} == {"torch.eager", *values}
     assert made_up.in_csv(replace(run_, cases=(replayed,)))[label]["configuration"] == "BLOCK_SIZE=64"
 
 

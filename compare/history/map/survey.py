@@ -17,6 +17,7 @@ from compare.history.crossover import Bound
 from compare.history.map import reading
 from compare.model.op import UsageError, is_library
 from compare.model.result import CodeSize, Comparison, Estimate, Row
+from compare.records import archive
 from compare.records.archive import Recorded, newest
 from compare.timing import figures
 from compare.tuning.matching import registered_as
@@ -163,7 +164,11 @@ class _Chart:
     """The records of one case: the newest row of every implementation, in the baseline's precision."""
 
     def __init__(self, op: str, recorded: Sequence[Recorded], only: Sequence[str]) -> None:
-        measured = [replace(each, row=replace(each.row, run=each.run.created)) for each in recorded]
+        measured = [
+            replace(each, row=replace(each.row, recorded=archive.provenance(each, each.row.source_hash)))
+            for each in recorded
+            if not each.row.recorded  # that is another run's, and maybe another device's
+        ]
         self.op = op
         self.case = replace(measured[0].comparison, rows=tuple(each.row for each in measured))
         unequal = {row.label for row in figures.unequal_terms(self.case, figures.baseline_of(self.case))}
@@ -173,7 +178,6 @@ class _Chart:
             if registered_as(each.row.label) == each.row.label
             and each.row.label not in unequal
             and each.row.status == "ok"
-            and not each.row.replayed  # that is another run's, and maybe another device's
             and each.row.timing
             and each.row.timing.cold_us
             and registry.is_among(each.row.label, only)

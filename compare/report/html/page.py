@@ -260,7 +260,7 @@ class _OpSection:
         self, case: CaseComparison, row: Row, line: Line, table_row: TableRow, code: Code | None
     ) -> Json:
         """Everything known of an implementation on the main case, or on the first that has it."""
-        reasons = [row.reason, row.unmatched, line.timing.unverified, *line.timing.notes]
+        reasons = [row.reason, row.configuration.unmatched, line.timing.unverified, *line.timing.notes]
         if code and code.changed:
             reasons.append(
                 "The source has changed since this was measured: the figures are of the older source."
@@ -289,9 +289,11 @@ class _OpSection:
         only = ["--only", label]
         if code and code.implementation.user_file:
             only += ["--load", str(code.implementation.user_file)]
-        more = [word for name, value in row.parameters for word in ("--tune", f"{name}={value}")]
-        if row.model:
-            only += ["--only", row.model]
+        more = [
+            word for name, value in row.configuration.parameters for word in ("--tune", f"{name}={value}")
+        ]
+        if row.configuration.model:
+            only += ["--only", row.configuration.model]
             more.append("--matched")
         yield shlex.join(["python", "-m", "compare", op, "--case", case.case, *only, *more])
         if pipeline:
@@ -376,8 +378,8 @@ def _measured(line: Line) -> Facts:
 def _described(line: Line) -> Facts:
     """Where a row is from, what its code is, and how it was configured."""
     row, size = line.row, line.size
-    if row.replayed:
-        yield "recorded", row.replayed
+    if row.recorded:
+        yield "recorded", str(row.recorded)
     if size:
         names = ("kernel", "launch", "helpers", "shared", "binding", "module")
         roles = ((name, getattr(size, name)) for name in names)
@@ -389,9 +391,9 @@ def _described(line: Line) -> Facts:
         }
         yield from ((name, ", ".join(words)) for name, words in lists.items() if words)
     yield "accumulator", row.accumulator
-    if row.configuration:
-        yield "configuration", row.configuration
-    for tuning in row.tunings:
+    if row.configuration.text:
+        yield "configuration", row.configuration.text
+    for tuning in row.configuration.tunings:
         of = f"{tuning.tried} of {len(tuning.space)} tried in {tuning.search_s:.3g} s"
         yield "tuned", f"{tuning.found}: {of}"
 

@@ -68,7 +68,7 @@ def code(impl: Implementation, row: Row) -> Code | None:
         )
         file, start = found or (files[0], (1, 1))
         changed = changed_since(row) or (
-            bool(row.source_hash) and not row.replayed and row.source_hash != source_hash(impl)
+            bool(row.source_hash) and not row.recorded and row.source_hash != source_hash(impl)
         )
     except (OSError, SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
         return None
