@@ -70,7 +70,6 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], buffers:
                 ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, buffers)),
                 {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
                 replaying.runners,
-                replaying.unverified,
             )
             settings = Settings(
                 CudaStopwatch(device),

@@ -45,10 +45,8 @@ class Replaying:
         self._op, self._case, self._buffers, self._timeout_s = op, case, buffers, timeout_s
         self._device = buffers.memory.device
         self._workers: list[Worker] = []
-        self.runners: dict[str, Worker] = {}
-        """By label: workers that replay a recorded call, ready to be timed."""
-        self.unverified: dict[str, str] = {}
-        """By label: why there is no runner."""
+        self.runners: dict[str, Worker | str] = {}
+        """By label: a worker that replays the recorded call, ready to be timed; or why there is none."""
 
     @property
     def _inputs_bytes(self) -> int:
@@ -62,7 +60,7 @@ class Replaying:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._buffers.take_back(self.runners.values())
+        self._buffers.take_back(self._workers)
         self._stop()
         for worker in self._workers:
             worker.close()
@@ -70,20 +68,17 @@ class Replaying:
     def prepare(self, impls: Sequence[Implementation]) -> None:
         """Record implementations, which are correct on the case, and start their runners."""
 
-        def prepared(impl: Implementation) -> Worker | Exception:
+        def prepared(impl: Implementation) -> Worker | str:
             try:
                 return self._runner(impl)
             except Exception as error:  # of the file, the driver or a compiler
-                return error
+                return why(error)
 
         free_bytes, _ = torch.cuda.mem_get_info(self._device)
         room = free_bytes // (self._arena_bytes + _CONTEXTS_BYTES)
         width = max(1, min(_AT_ONCE, len(impls), cores(), room))
-        for impl, found in run_parallel(prepared, impls, width, self._stop):
-            if isinstance(found, Worker):
-                self.runners[impl.label] = found
-            else:
-                self.unverified[impl.label] = why(found)
+        for impl, runner in run_parallel(prepared, impls, width, self._stop):
+            self.runners[impl.label] = runner
 
     def _stop(self) -> None:
         for worker in self._workers:

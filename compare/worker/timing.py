@@ -240,10 +240,9 @@ class Subject:
     """PyTorch's own error on this op."""
     first_calls_ms: Mapping[str, float] = field(default_factory=dict)
     """By label: first calls timed earlier; others are timed with the rounds."""
-    runners: Mapping[str, Worker] = field(default_factory=dict)
-    """By label: workers that replay a recording, and take GPU times in place of the row's own."""
-    unverified: Mapping[str, str] = field(default_factory=dict)
-    """By label: why there is no runner."""
+    runners: Mapping[str, Worker | str] = field(default_factory=dict)
+    """Of users' rows, by label: a worker that replays a recording, and takes GPU times in place of the row's
+    own; or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -345,9 +344,10 @@ def _entry(impl: Implementation, subject: Subject, examiner: Examiner, enter: me
         ms = worker.ask(messages.Prepare(), "preparing weights")
         notes.append(f"weights prepared offline, untimed: {ms:.3g} ms")
     timer, unverified = RemoteTimer(impl, examiner, worker), ""
-    if impl.user_file:
-        unverified = subject.unverified.get(impl.label, NOT_RECORDED)
-    if runner := subject.runners.get(impl.label):
+    runner = subject.runners.get(impl.label, NOT_RECORDED) if impl.user_file else ""
+    if isinstance(runner, str):
+        unverified = runner
+    else:
         try:
             subject.buffers.hand_to(runner)
             runner.ask(enter, "preparing for timing")

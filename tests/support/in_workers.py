@@ -49,7 +49,8 @@ def timed(
         ):
             if replayed:
                 replaying.prepare([impl for impl in impls if impl.user_file])
-            of_users = replaying.runners, replaying.unverified
             first_ms = first_calls_ms or {}
-            subject = Subject(op, impls, case, device, workers, buffers, tolerance, first_ms, *of_users)
+            subject = Subject(
+                op, impls, case, device, workers, buffers, tolerance, first_ms, replaying.runners
+            )
             return measure(subject, settings)
