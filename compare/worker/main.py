@@ -44,7 +44,7 @@ from compare.sandbox.words import raised_in
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import messages
-from compare.worker.channel import REQUEST_BYTES, Channel
+from compare.worker.channel import Channel
 from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
 
@@ -74,7 +74,7 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.freeze()  # the server's imports are never garbage: scanning them costs time
-    serve(Channel(socket.socket(fileno=connection), REQUEST_BYTES, trusted=True))
+    serve(Channel(socket.socket(fileno=connection), from_judge=True))
 
 
 def serve(channel: Channel) -> None:

@@ -29,7 +29,7 @@ from compare import registry
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.limits import close_all_but
-from compare.worker.channel import REQUEST_BYTES, Channel, readable
+from compare.worker.channel import Channel, readable
 
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
@@ -217,7 +217,7 @@ def serve(connection: int, modules: Sequence[str]) -> None:
     for module in modules:
         with suppress(Exception):  # a worker that needs it reports it
             importlib.import_module(module)
-    channel = Channel(socket.socket(fileno=connection), REQUEST_BYTES, trusted=True)
+    channel = Channel(socket.socket(fileno=connection), from_judge=True)
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)
