@@ -21,12 +21,11 @@ from compare.model.result import Comparison, KernelResources, Options, Row
 from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
+from compare.run.checking import SEEDS
+from compare.run.context import CaseResult, Context, Meter, RowState, silent
+from compare.run.resources import Compilation
+from compare.run.verdict import verdict
 from compare.sandbox.isolation import Isolation
-from compare.stages.checking import SEEDS
-from compare.stages.context import Checked, Context
-from compare.stages.meter import Meter, silent
-from compare.stages.resources import Compilation
-from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
 from compare.worker.messages import Held
 from compare.worker.pool import WorkerPool
@@ -85,7 +84,7 @@ def compared(
 ) -> Comparison:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
     with (
-        mock.patch("compare.stages.resources.Compiling", compiling),
+        mock.patch("compare.run.resources.Compiling", compiling),
         mock.patch("compare.checking.check._idling", return_value=None),  # they launch no kernel
     ):
         return running.run(op, asked, results=results)
@@ -369,7 +368,7 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
-        with mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling):
+        with mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling):
             first = running.run(op, options, results=tmp_path).cases[0]
         return next(row.status for row in first.rows if row.label == "torch.compile")
 
@@ -471,16 +470,16 @@ def test_compilers_are_done_before_anything_is_timed(
     meter, hashes = Meter(silent, 1.0), {impl.label: ""}
     device = torch.device("cuda")
     context = Context(op, impls, (step,), options, device, mock.Mock(), meter, hashes)
-    found = running._CaseResults({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
+    found = CaseResult(SMALL, {impl.label: RowState(impl, context.row(impl), 1.0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
     monkeypatch.setattr("compare.run.expected_outputs", mock.Mock())
     monkeypatch.setattr("compare.run.CaseBuffers", mock.MagicMock())
     monkeypatch.setattr("compare.run.profile_case", lambda *_, **__: done.append("profiled") or [])
-    monkeypatch.setattr("compare.stages.timing.CeilingMeter", ceilings)
-    monkeypatch.setattr("compare.stages.timing.CudaStopwatch", mock.Mock())
+    monkeypatch.setattr("compare.run.timing.CeilingMeter", ceilings)
+    monkeypatch.setattr("compare.run.timing.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
-    monkeypatch.setattr("compare.stages.timing.measure", lambda *_, **__: done.append("timed") or {})
-    running._take_on_gpu(context, step, Compilation((), Noting([])), found)
+    monkeypatch.setattr("compare.run.timing.measure", lambda *_, **__: done.append("timed") or {})
+    running._measure(context, step, Compilation((), Noting([])), found)
     assert done == ["compiled", "a copy", "timed", "profiled"]
 
 
@@ -559,7 +558,7 @@ def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.
     if device.type == "cpu":
         labels -= {"torch.compile"}
     options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
-    with mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling):
+    with mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling):
         comparison = running.run(op, options)
     rows = comparison.cases[0].rows
     assert {row.label for row in rows} == labels

@@ -1,6 +1,6 @@
 """Code size: lines and tokens, own, op helpers and shared, and the concepts used.
 
-Imported by `compare.resources`, `compare.tuning`, `compare.worker`, `compare.stages` and `compare.history`;
+Imported by `compare.resources`, `compare.tuning`, `compare.worker`, `compare.run` and `compare.history`;
 imports capture and records.
 
 What counts for an implementation is what one call on the op's default case reaches, each piece once:

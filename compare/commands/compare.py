@@ -335,7 +335,7 @@ def _estimate(work: Sequence[tuple[Op, Options]], device: torch.device) -> str:
     """``about 10 s: 3 smoke cases x 11 implementations``: what a run without a GPU checks."""
     from compare import run as driver
     from compare.device import supports
-    from compare.stages.checking import left_out
+    from compare.run.checking import left_out
 
     cases = checks = 0
     for op, how in work:

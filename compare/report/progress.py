@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from compare.stages.meter import Progress
-
+Progress = Callable[[str, float], None]
+"""`compare.run` calls it with the current step, and the share of the run that is over."""
 EVERY_S = 10.0
 """Between two lines where stderr is not a terminal."""
 

@@ -1,6 +1,6 @@
 """Containment: every implementation is built, checked and timed in a process of its own.
 
-Imported by `compare.stages`, `compare.run` and commands; imports checking, timing, resources and tuning.
+Imported by `compare.run` and commands; imports checking, timing, resources and tuning.
 
 The *judge process* is the one the user started: it makes the inputs, holds the oracle, decides and reports.
 A *worker process* holds one implementation and answers one request at a time.  A worker that crashes, hangs,

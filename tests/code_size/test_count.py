@@ -20,7 +20,7 @@ from compare.code_size.pieces import CodePiece, size
 from compare.model.op import WAYS, Implementation
 from compare.model.result import CodeSize, RoleSize
 from compare.records.encoding import decode, encode
-from compare.stages.sources import Counting
+from compare.run.sources import Counting
 from loops import for_each
 from rows import op_by_op
 

@@ -154,7 +154,7 @@ def test_what_it_rounds_counts_as_no_call_of_pytorch_s(tmp_path: Path) -> None:
     """A kernel's own constants are rounded to bf16 as well."""
     described = registry.get_op("vector_add")
     options = Options(cases=(model.case("bf16", N=100),), device="cpu", only=("triton.*",))
-    with mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling):
+    with mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling):
         comparison = running.run(described, options, results=tmp_path)
     wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
     assert wrong == {}

@@ -12,13 +12,14 @@ import torch
 
 from compare import registry
 from compare.model.op import Case, Implementation, Op, case
-from compare.model.result import KernelResources
+from compare.model.result import KernelResources, Row
 from compare.resources import profiler as profiler_module
 from compare.resources import profiles, static
 from compare.resources.kernels import merged
 from compare.resources.profiler import from_profiler
 from compare.resources.static import Request, from_cubins
-from compare.stages.resources import profile_case
+from compare.run.context import CaseResult, RowState
+from compare.run.resources import profile_case
 from compare.worker.messages import Profile
 from loops import for_each
 from rows import labelled
@@ -180,8 +181,8 @@ def test_a_profile_is_kept_for_its_card_and_its_case(new_cache: None) -> None:
 def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, new_cache: None) -> None:
     """A user's file and what compiles anew are profiled every time."""
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: CARD)
-    monkeypatch.setattr("compare.stages.resources.default_archs", lambda device: ("sm_90",))
-    monkeypatch.setattr("compare.stages.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
+    monkeypatch.setattr("compare.run.resources.default_archs", lambda device: ("sm_90",))
+    monkeypatch.setattr("compare.run.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
     labels = ["torch.eager", "torch.compile", "triton.blocked", "cupy.scalar"]
     impls = registry.implementations("vector_add", labels)
     impls = [
@@ -194,10 +195,9 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, ne
         worker = mock.Mock(ask=lambda *_: Profile((KERNEL,), ("some_kernel",)))
         pool = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
         context = mock.MagicMock(op=ADD, pool=pool, device=torch.device("cuda"))
-        rows = [mock.Mock(impl=impl) for impl in impls]
-        found = dict(profile_case(context, SMALL, rows, mock.MagicMock(), last=True))
-        assert found.keys() == set(labels)
-        assert found["cupy.scalar"] == (KERNEL,)
+        entries = {impl.label: RowState(impl, Row(impl.label, impl.level, "ok")) for impl in impls}
+        profile_case(context, CaseResult(SMALL, entries), mock.MagicMock(), last=True)
+        assert all(entry.row.resources == (KERNEL,) for entry in entries.values())
         assert {call.args[0].label for call in pool.dismiss.call_args_list} == set(labels)
         return sorted(asked)
 

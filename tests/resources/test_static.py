@@ -23,7 +23,7 @@ from compare import registry
 from compare.model.op import Op, case
 from compare.resources import static
 from compare.resources.static import CompileError, Compiling, Refused, Request, from_cubins
-from compare.stages.verdict import verdict
+from compare.run.verdict import verdict
 from processes import called_with, python
 from rows import labelled
 
@@ -201,7 +201,7 @@ BUSY_FILE = """
 import os, subprocess, sys
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.busy", level="tiled")
+@implementation("vector_add", "triton.compute_bound", level="tiled")
 def busy(x, y):
     subprocess.run([sys.executable, "-c", "import signal; signal.pause()", "TOKEN"])
 """
@@ -239,7 +239,7 @@ def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> Non
 
 # --------------------------------------------------------------------------- what becomes of kernels
 
-BUSY = [op for op in map(registry.get_op, registry.op_names()) if op.cost(op.cases.default).busy]
+BUSY = [op for op in map(registry.get_op, registry.op_names()) if op.cost(op.cases.default).compute_bound]
 BY_DTYPES = {op.dtypes: op for op in BUSY}.values()
 """One op for each choice of dtypes, because these decide on the instructions; the others are exhaustive."""
 FEW = ("triton.naive", "triton.tensor_core", "cupy.tiled", "cupy.tensor_core")

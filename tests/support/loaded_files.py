@@ -75,7 +75,7 @@ def compared(
     user_files.load([written(path, text)])
     asked = Options(cases=cases, only=only, **{"device": "cpu", **options})
     with (
-        mock.patch("compare.stages.resources.Compiling", made_up.FakeCompiling),  # as if it launched nothing
+        mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling),  # as if it launched nothing
         mock.patch("compare.checking.check._idling", return_value=None),
     ):
         return run.run(registry.get_op("vector_add"), asked, progress, results=path.parent)

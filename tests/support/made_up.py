@@ -196,7 +196,7 @@ def with_row(entry: CaseComparison, label: str, **changes: object) -> CaseCompar
 
 
 class FakeCompiling:
-    """In place of `compare.stages.resources.Compiling`: nothing is compiled, and no kernel found."""
+    """In place of `compare.run.resources.Compiling`: nothing is compiled, and no kernel found."""
 
     def __init__(self, requests: Sequence[Request], nice: int = 0, timeout_s: float = 0.0) -> None:
         self._requests = requests

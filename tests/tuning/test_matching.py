@@ -20,9 +20,8 @@ from compare.records import archive
 from compare.report import markdown, tables, terminal
 from compare.report.summary import View
 from compare.run import run
-from compare.stages.checking import check_case
-from compare.stages.context import Context, Step
-from compare.stages.meter import Meter, silent
+from compare.run.checking import check_case
+from compare.run.context import CaseResult, Context, Meter, Step, silent
 from compare.tuning import matching
 from compare.tuning.autotune import described
 from compare.worker import checking
@@ -137,7 +136,7 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
                 tunings = (made_up.SEARCH,) if impl.label == "triton.autotuned" else ()
                 yield impl, checking.CheckOutcome(agreement=made_up.AGREEMENT, tunings=tunings)
 
-    monkeypatch.setattr("compare.stages.checking.Checking", FakeChecking)
+    monkeypatch.setattr("compare.run.checking.Checking", FakeChecking)
     only = ("torch.eager", "torch.compile", "triton.grouped", "triton.autotuned", "cupy.tensor_core")
     impls = matching.stand_ins(registry.implementations("matmul", only))
     options = Options((), only, matched=True, retune=True)
@@ -145,7 +144,9 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
     step, pool = Step(case, True, False), SimpleNamespace(start=list)
     meter, hashes = Meter(silent, 1.0), {impl.label: "" for impl in impls}
     context = Context(op, tuple(impls), (step,), options, torch.device("cpu"), pool, meter, hashes)
-    rows = {checked.row.label: checked.row for checked in check_case(context, step)}
+    result = CaseResult(case)
+    check_case(context, step, result)
+    rows = {label: entry.row for label, entry in result.entries.items()}
     assert asked == [
         ["torch.eager", "triton.grouped", "cupy.tensor_core"],
         ["torch.compile"],

@@ -44,7 +44,6 @@ PLACES = {
     "compare.labs": ("stage", 2.1),
     "compare.history": ("stage", 2.5),
     "compare.run": ("stage", 1.4),
-    "compare.stages": ("stage", 1.4),
     "compare.worker": ("process", 1.4),
     "compare.replay": ("process", 1.4),
     "compare.checking": ("stage", 0.6),

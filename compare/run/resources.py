@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from compare.device import default_archs, lacks
-from compare.model.op import Case, Implementation
+from compare.model.op import Implementation
 from compare.model.result import UNREAD, WRONG, Row
 from compare.resources import profiles
 from compare.resources.kernels import borrowed
 from compare.resources.static import Compiling, Refused, Request, Resources
-from compare.stages.checking import SLOW_TO_START
-from compare.stages.context import Checked, Context
-from compare.stages.verdict import verdict
+from compare.run.checking import SLOW_TO_START
+from compare.run.context import CaseResult, Context
+from compare.run.verdict import verdict
 from compare.worker.buffers import CaseBuffers
 from compare.worker.checking import Checking
 from compare.worker.messages import FindKernels
 from compare.worker.parallel import run_parallel
 from compare.worker.timing import Cheated
 
-_Names = Mapping[str, Sequence[str]]
-"""Of kernels, by label."""
 _LESS_URGENT = 10
 """Added to the nice value of what compiles while first calls are timed."""
 
@@ -59,42 +57,44 @@ class Compilation:
         self.compiling.stop()
 
 
-def profile_case(
-    context: Context, case: Case, checked: Sequence[Checked], buffers: CaseBuffers, *, last: bool
-) -> Iterator[tuple[str, Resources]]:
-    """Every kernel that a call launches, as the profiler sees it on the GPU: by label, as they get done.
+def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, last: bool) -> None:
+    """Read every kernel that a call launches from the profiler, on the GPU.
 
-    A user's implementation that had kernels of PyTorch's do its work is `Cheated`.
+    A user's implementation that had kernels of PyTorch's do its work is refused.
 
     Args:
         context: the run.
-        case: on which inputs.
-        checked: the implementations that are still correct, and PyTorch's own among them.
+        result: of which case; its correct rows, PyTorch's own among them, are profiled.
         buffers: the memory that the judge and the workers share for this case.
         last: nothing is asked of the workers afterwards, so each ends when it is done.
     """
-    if not checked:
+    impls = [entry.impl for entry in result.correct()]
+    if not impls:
         return
-    impls = [one.impl for one in checked]
-    ran: dict[str, list[str]] = {}
+    launched: dict[str, list[str]] = {}
     card = torch.cuda.get_device_name(context.device)
     requests = {
-        impl.label: Request(context.op, impl, case, default_archs(context.device)[0])
+        impl.label: Request(context.op, impl, result.case, default_archs(context.device)[0])
         for impl in impls
         if not (impl.user_file or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
     }
+
+    def keep(impl: Implementation, kernels: Resources) -> None:
+        launched[impl.label] = [] if isinstance(kernels, Exception) else [each.kernel for each in kernels]
+        entry = result.entries[impl.label]
+        entry.row = with_resources(entry.row, {"": kernels}, on_gpu=True)
+
     for impl in impls:
         if impl.label in requests and (kernels := profiles.kept(requests[impl.label], card)):
             if last:
                 context.pool.dismiss(impl)
-            ran[impl.label] = [kernel.kernel for kernel in kernels]
-            yield impl.label, kernels
-    buffers.put(context.inputs(case), 0)
+            keep(impl, kernels)
+    buffers.put(context.inputs(result.case), 0)
     buffers.poison()
     places = buffers.places
     own: dict[str, list[str]] = {}
 
-    def watched(impl: Implementation) -> Resources:
+    def profiled(impl: Implementation) -> Resources:
         try:
             worker = context.pool.of(impl)
             buffers.hand_to(worker)
@@ -107,53 +107,67 @@ def profile_case(
             if last:
                 context.pool.dismiss(impl)
 
-    unknown = [impl for impl in impls if impl.label not in ran]
+    unknown = [impl for impl in impls if impl.label not in launched]
     context.meter.say(f"profiling the kernels of {len(unknown)}")
-    width = Checking(context.op, case, context.device, context.pool, {}).width(len(unknown))
-    for impl, found in run_parallel(watched, unknown, width, context.pool.close):
-        ran[impl.label] = [] if isinstance(found, Exception) else [kernel.kernel for kernel in found]
+    width = Checking(context.op, result.case, context.device, context.pool, {}).width(len(unknown))
+    for impl, found in run_parallel(profiled, unknown, width, context.pool.close):
+        keep(impl, found)
         if impl.label in requests and not isinstance(found, Exception):
             profiles.keep(requests[impl.label], card, found)
-        yield impl.label, found
-    yield from _borrowing(context, impls, ran, own)
+    _refuse_borrowers(context, result, launched, own)
 
 
-def _borrowing(
-    context: Context, impls: Sequence[Implementation], ran: _Names, own: _Names
-) -> Iterator[tuple[str, Cheated]]:
-    """Users' implementations that had kernels of PyTorch's do their work."""
-    torchs = [impl for impl in impls if impl.way == "torch" and not impl.user_file]
-    pytorchs = [name for impl in torchs for name in ran[impl.label]]
+def _refuse_borrowers(
+    context: Context,
+    result: CaseResult,
+    launched: Mapping[str, Sequence[str]],
+    own: Mapping[str, Sequence[str]],
+) -> None:
+    """Refuse users' implementations that had kernels of PyTorch's do their work.
+
+    Args:
+        context: the run.
+        result: of which case.
+        launched: the names of all kernels that ran, by label.
+        own: the names of those that an implementation launches itself, by label.
+    """
+    impls = [entry.impl for label, entry in result.entries.items() if label in launched]
+    torchs = [impl.label for impl in impls if impl.way == "torch" and not impl.user_file]
+    pytorchs = [name for label in torchs for name in launched[label]]
     for impl in impls:
         if not impl.user_file or impl.way == "torch" or impl.label not in own:
             continue
-        if theirs := borrowed(ran[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
+        if theirs := borrowed(launched[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
             problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
-            yield impl.label, Cheated(f"own work: {problem}")
+            result.entries[impl.label].refuse(Cheated(f"own work: {problem}"))
 
 
-def compile_case(
-    context: Context, case: Case, checked: Sequence[Checked], compilation: Compilation
-) -> dict[str, dict[str, Resources]]:
-    """What every kernel takes, by label and by the architecture that it was compiled for."""
+def compile_case(context: Context, result: CaseResult, compilation: Compilation) -> None:
+    """Read what every kernel takes, for each architecture that it was compiled for."""
+    entries = {
+        label: entry for label, entry in result.entries.items() if entry.row.status not in (*WRONG, "failed")
+    }
     with context.meter.part(f"compiling for {', '.join(context.archs)}", len(context.impls)) as part:
-        found = compilation.compiling.results(lambda done, total: part(done / total))
-    theirs = [
-        Request(context.op, one.impl, case, arch)
-        for one in checked
-        if one.impl.user_file or (one.impl.stand_in and one.impl.parameters)
-        for arch in context.archs_of(one.impl)
-    ]
-    later = Compiling(theirs, timeout_s=context.options.timeout_s)
+        compiled = compilation.compiling.results(lambda done, total: part(done / total))
+    later = tuple(
+        Request(context.op, entry.impl, result.case, arch)
+        for entry in entries.values()
+        if entry.impl.user_file or (entry.impl.stand_in and entry.impl.parameters)
+        for arch in context.archs_of(entry.impl)
+    )
+    compiling = Compiling(later, timeout_s=context.options.timeout_s)
     try:
-        found += later.results()
+        compiled += compiling.results()
     finally:
-        later.stop()
-    by_label: dict[str, dict[str, Resources]] = {one.row.label: {} for one in checked}
-    for request, result in zip((*compilation.requests, *theirs), found, strict=True):
-        if request.case == case and request.impl.label in by_label:
-            by_label[request.impl.label][request.arch] = result
-    return by_label
+        compiling.stop()
+    by_label: dict[str, dict[str, Resources]] = {label: {} for label in entries}
+    for request, kernels in zip((*compilation.requests, *later), compiled, strict=True):
+        if request.case == result.case and request.impl.label in entries:
+            by_label[request.impl.label][request.arch] = kernels
+    for label, by_arch in by_label.items():
+        entries[label].row = with_resources(entries[label].row, by_arch, on_gpu=context.on_gpu)
+    for entry in result.entries.values():
+        entry.row = with_needs(entry.row, entry.impl, context.archs)
 
 
 def with_resources(row: Row, found: Mapping[str, Resources], *, on_gpu: bool) -> Row:
@@ -189,8 +203,3 @@ def with_needs(row: Row, impl: Implementation, archs: Sequence[str]) -> Row:
     if not archs or not all(lacks(impl.requires, arch) for arch in archs):
         return row
     return replace(row, reason=f"{UNREAD} for {', '.join(archs)}: needs {impl.requires}")
-
-
-def inspectable(row: Row) -> bool:
-    """Whether the kernels of a row are compiled: not if it is wrong or failed."""
-    return row.status not in (*WRONG, "failed")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,29 +19,18 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.code_size.hashes import source_hash
 from compare.model.op import Case, Implementation, Op, UsageError
-from compare.model.result import Card, CaseComparison, Ceilings, Comparison, Environment, Options
+from compare.model.result import CaseComparison, Comparison, Environment, Options
 from compare.records import archive
-from compare.resources.static import Resources
-from compare.stages.checking import check_case, unchecked_case
-from compare.stages.context import Checked, Context, Step
-from compare.stages.meter import Meter, Progress, silent
-from compare.stages.resources import (
-    Compilation,
-    compile_case,
-    inspectable,
-    profile_case,
-    with_needs,
-    with_resources,
-)
-from compare.stages.sources import Counting
-from compare.stages.timing import WEIGHT, replay_case, time_case, with_result
+from compare.run.checking import check_case, skip_check
+from compare.run.context import CaseResult, Context, Meter, Progress, Step, silent
+from compare.run.resources import Compilation, compile_case, profile_case
+from compare.run.sources import Counting
+from compare.run.timing import WEIGHT, time_case, use_recorded_times
 from compare.timing import calibration, speed_of_light
-from compare.timing.rounds import Result
 from compare.tuning import matching, sweep
 from compare.worker.buffers import CaseBuffers
 from compare.worker.pool import WorkerPool
 from compare.worker.start import prepare
-from compare.worker.timing import Cheated
 
 _CPU_CHECK_BYTES = 32 << 20
 """The most memory traffic of a case to interpret: some ten seconds for an implementation."""
@@ -98,9 +87,9 @@ def run(
     impls = _chosen(op, options.only)
     if options.matched:
         impls = matching.stand_ins(impls)
-    tried = tuned(op, options)
-    if tried is not None:
-        impls = list(tried.impls)
+    trials = tuned(op, options)
+    if trials is not None:
+        impls = list(trials.impls)
     with nullcontext(pool) if pool else WorkerPool(op, device, options.timeout_s) as pool:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         steps = plan(op, options, device.type)
@@ -117,8 +106,8 @@ def run(
         meter.say("reading sources")
         hashes = {impl.label: source_hash(impl) for impl in impls}
         counting = Counting(impls, pool)
-        context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, tried)
-        cases, interrupted = _take_all(context, environment, counting, results)
+        context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, trials)
+        cases, interrupted = _run_cases(context, environment, counting, results)
         meter.say("ending the workers")
     meter.say("looking at this machine again")
     clocks = {**environment.clocks, **machine.clocks(device, "after")}
@@ -134,54 +123,18 @@ def run(
     )
 
 
-@dataclass
-class _CaseResults:
-    """The results of one case so far; stages return values, and only `_take` puts them here."""
-
-    checked: dict[str, Checked] = field(default_factory=dict)
-    ceilings: Ceilings | None = None
-    card: Card | None = None
-
-    def correct(self) -> list[Checked]:
-        return [one for one in self.checked.values() if one.row.status == "ok"]
-
-    def take_results(self, results: Mapping[str, Result]) -> None:
-        for label, result in results.items():
-            one = self.checked[label]
-            self.checked[label] = replace(one, row=with_result(one.row, result))
-
-    def take_resources(self, label: str, found: Mapping[str, Resources], *, on_gpu: bool) -> None:
-        one = self.checked[label]
-        self.checked[label] = replace(one, row=with_resources(one.row, found, on_gpu=on_gpu))
-
-    def as_comparison(
-        self, context: Context, case: Case, environment: Environment, uncounted: Mapping[str, str]
-    ) -> CaseComparison:
-        """The rows in their order, without impossible times, and with the least differences that count."""
-        rows = (self.checked[impl.label].row for impl in context.impls if impl.label in self.checked)
-        found = CaseComparison(
-            str(case),
-            context.op.cost(case),
-            tuple(replace(row, reason=row.reason or uncounted.get(row.label, "")) for row in rows),
-            self.ceilings,
-            self.card,
-        )
-        possible = speed_of_light.reject_below_floor(found, environment.l2_bytes)
-        return calibration.with_noise_floor(possible, environment.calibration)
-
-
-def _take_all(
+def _run_cases(
     context: Context, environment: Environment, counting: Counting, results: Path
 ) -> tuple[tuple[CaseComparison, ...], bool]:
     """The cases with every row that was finished, and whether Ctrl-C came before the last one."""
-    found: dict[Case, _CaseResults] = {}
+    finished: list[CaseResult] = []
     compilation = Compilation.begin(context)
     interrupted = True
     try:
         for step in context.steps:
-            earlier = [each.checked for each in found.values()]
-            found[step.case] = _CaseResults()
-            _take(context, step, compilation, earlier, found[step.case], results)
+            result = CaseResult(step.case)
+            finished.append(result)
+            _run_case(context, step, compilation, finished, results)
         interrupted = False
     except KeyboardInterrupt:
         pass
@@ -190,65 +143,59 @@ def _take_all(
         context.meter.say("counting lines of code")
         counting.finish()
     cases = (
-        each.as_comparison(context, case, environment, counting.uncounted)
-        for case, each in found.items()
-        if each.checked
+        _compared(context, result, environment, counting.uncounted) for result in finished if result.entries
     )
     return tuple(cases), interrupted
 
 
-def _take(
-    context: Context,
-    step: Step,
-    compilation: Compilation,
-    earlier: Sequence[Mapping[str, Checked]],
-    found: _CaseResults,
-    results: Path,
+def _run_case(
+    context: Context, step: Step, compilation: Compilation, cases: Sequence[CaseResult], results: Path
 ) -> None:
-    """Check, time and inspect one case; ``found`` holds the results so far, whatever ends this."""
-    for one in check_case(context, step) if step.check else unchecked_case(context, earlier):
-        found.checked[one.row.label] = one
-    found.checked = {impl.label: found.checked[impl.label] for impl in context.impls}
-    if step.check and context.on_gpu:
-        _take_on_gpu(context, step, compilation, found)
+    """Check, time and inspect the last one of ``cases``, which keeps what is known, whatever ends this."""
+    *earlier, result = cases
+    if step.check:
+        check_case(context, step, result)
+    else:
+        skip_check(context, earlier, result)
+    if context.on_gpu and step.check:
+        _measure(context, step, compilation, result)
     if not context.on_gpu and (not step.check or step.inspect or step.case in context.options.cases):
-        context.meter.say("reading recorded times")
-        recorded = archive.find(context.op.name, str(step.case), results)
-        rows, ceilings = replay_case({label: one.row for label, one in found.checked.items()}, recorded)
-        found.checked = {label: replace(one, row=rows[label]) for label, one in found.checked.items()}
-        found.ceilings = ceilings or found.ceilings
+        use_recorded_times(context, result, results)
     if step.inspect:
-        compiled = [one for one in found.checked.values() if inspectable(one.row)]
-        for label, kernels in compile_case(context, step.case, compiled, compilation).items():
-            found.take_resources(label, kernels, on_gpu=context.on_gpu)
-        for label, one in found.checked.items():
-            found.checked[label] = replace(one, row=with_needs(one.row, one.impl, context.archs))
+        compile_case(context, result, compilation)
 
 
-def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _CaseResults) -> None:
-    """Time and profile the correct rows."""
-    op, case = context.op, step.case
+def _measure(context: Context, step: Step, compilation: Compilation, result: CaseResult) -> None:
+    """Time and profile the correct rows on the GPU."""
     try:
-        expected = expected_outputs(op, case, context.device)
-        buffers = CaseBuffers(op, case, context.device, expected, timed=True)
+        expected = expected_outputs(context.op, step.case, context.device)
+        buffers = CaseBuffers(context.op, step.case, context.device, expected, timed=True)
     except MemoryError as error:
-        found.take_results({one.row.label: error for one in found.correct()})
+        for entry in result.correct():
+            entry.refuse(error)
         return
     with buffers:
-        if correct := found.correct():
+        if result.correct():
             compilation.wait(context)
-            timed = time_case(context, case, correct, buffers)
-            found.ceilings, found.card = timed.ceilings, timed.card
-            found.take_results(timed.results)
-            if timed.interrupted:
-                raise KeyboardInterrupt
+            time_case(context, result, buffers)
         if step.inspect:
-            last = step is context.steps[-1]
-            for label, kernels in profile_case(context, case, found.correct(), buffers, last=last):
-                if isinstance(kernels, Cheated):
-                    found.take_results({label: kernels})
-                else:
-                    found.take_resources(label, {"": kernels}, on_gpu=True)
+            profile_case(context, result, buffers, last=step is context.steps[-1])
+
+
+def _compared(
+    context: Context, result: CaseResult, environment: Environment, uncounted: Mapping[str, str]
+) -> CaseComparison:
+    """The rows in their order, without impossible times, and with the least differences that count."""
+    rows = (result.entries[impl.label].row for impl in context.impls if impl.label in result.entries)
+    case = CaseComparison(
+        str(result.case),
+        context.op.cost(result.case),
+        tuple(replace(row, reason=row.reason or uncounted.get(row.label, "")) for row in rows),
+        result.ceilings,
+        result.card,
+    )
+    possible = speed_of_light.reject_below_floor(case, environment.l2_bytes)
+    return calibration.with_noise_floor(possible, environment.calibration)
 
 
 def _environment(device: torch.device) -> Environment:
