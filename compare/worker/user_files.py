@@ -88,8 +88,8 @@ def to_load(impl: Implementation) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A decorated function."""
+class _Decorated:
+    """A function of a file, and its decorator."""
 
     declared: registry.implementation
     run: registry.RunFunction
@@ -102,7 +102,7 @@ class _UserFile:
 
     path: str
     ops: tuple[str, ...]
-    rows: tuple[_Row, ...]
+    rows: tuple[_Decorated, ...]
 
     @property
     def has(self) -> set[str]:
@@ -175,7 +175,7 @@ def _ops(path: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
         yield name
 
 
-def _rows(path: str, file: Path, nodes: Sequence[ast.AST]) -> Iterator[_Row]:
+def _rows(path: str, file: Path, nodes: Sequence[ast.AST]) -> Iterator[_Decorated]:
     """The decorated functions of a file: ``@implementation(op, label, level=...)`` with literals."""
     decorated = {
         id(decorator): node
@@ -203,7 +203,7 @@ def _rows(path: str, file: Path, nodes: Sequence[ast.AST]) -> Iterator[_Row]:
                 if default is not None and parameter.arg in declared.tunable
             }
         line = min(decorator.lineno for decorator in function.decorator_list)
-        yield _Row(declared, _stand_in(file, line, declared.label, defaults), call.lineno)
+        yield _Decorated(declared, _stand_in(file, line, declared.label, defaults), call.lineno)
 
 
 def _calls(nodes: Iterable[ast.AST], name: str) -> list[ast.Call]:
