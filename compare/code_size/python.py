@@ -112,8 +112,12 @@ def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
         yield from _global_names(inner)
 
 
-@functools.cache
 def _module(path: Path) -> _Module:
+    return _module_at(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _module_at(path: Path, changed_ns: int) -> _Module:
     text = text_of(path)
     tree = ast.parse(text)
     statements = tuple(_statements(tree))

@@ -10,6 +10,7 @@ import torch
 
 from compare import registry
 from compare.cli import main
+from compare.code_size.count import Launched, code_size
 from compare.model.op import UsageError
 from compare.records import archive
 from compare.worker import user_files
@@ -142,9 +143,13 @@ def test_a_file_by_any_import_of_the_decorator_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_is_loaded_again_has_its_new_rows(tmp_path: Path) -> None:
     """As by a notebook, whose process goes on."""
-    file = written(tmp_path / "mine.py", implemented("old", ""))
-    user_files.load([file])
-    user_files.load([written(tmp_path / "mine.py", implemented("new", ""))])
+
+    def lines(name: str, code: str) -> int:
+        user_files.load([written(tmp_path / "mine.py", implemented(name, code))])
+        (impl,) = registry.implementations("vector_add", [f"triton.{name}"])
+        return code_size(impl, Launched()).launch.lines
+
+    assert lines("old", "x = x") + 1 == lines("new", "x = x; y = y\n    z = y")
     labels = {impl.label for impl in registry.implementations("vector_add") if impl.user_file}
     assert labels == {"triton.right", "triton.new"}
 
