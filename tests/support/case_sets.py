@@ -38,9 +38,9 @@ EVERYWHERE = "zero"
 
 def edge(op: Op) -> list[Case]:
     """The small edge cases of an op, and its smoke cases with fill `EVERYWHERE`."""
-    from compare.model.op import WHOLE
+    from compare.model.op import INTEGER_DTYPES
 
-    filled = [replace(case, fill=EVERYWHERE) for case in op.cases.smoke if case.dtype not in WHOLE]
+    filled = [replace(case, fill=EVERYWHERE) for case in op.cases.smoke if case.dtype not in INTEGER_DTYPES]
     return [case for case in (*op.cases.edge, *filled) if elements(op, case) <= SMALL]
 
 
