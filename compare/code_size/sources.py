@@ -21,6 +21,9 @@ KERNELS = registry.ROOT / "cuda_impl" / "kernels"
 PYBIND = registry.ROOT / "cuda_impl" / "pybind"
 _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 
+USER_FILE_BYTES = 1 << 18
+"""The largest file that is read outside of the project."""
+
 _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
 """Modules that serve every op: not part of an implementation."""
 
@@ -29,7 +32,13 @@ _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 
 
 def text_of(path: Path) -> str:
-    """A Python file's text, decoded as the file declares, without a byte-order mark."""
+    """A Python file's text, decoded as the file declares, without a byte-order mark.
+
+    Raises:
+        OSError: a user's file is too large to parse.
+    """
+    if not path.is_relative_to(registry.ROOT) and path.stat().st_size > USER_FILE_BYTES:
+        raise OSError(f"{path.name} has {path.stat().st_size} bytes, and the most is {USER_FILE_BYTES}")
     with tokenize.open(path) as file:
         return file.read()
 

@@ -14,12 +14,11 @@ from compare.sandbox import isolation
 from compare.sandbox.words import printable
 
 
-def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[str]:
+def load(files: Sequence[str], op: str | None = None) -> list[str]:
     """Load users' files after the project's own, so that their rows come after them.
 
     Args:
         files: of ``--load``.
-        timeout_s: the most that loading one may take.
         op: the one that the command names; None: all of them.
 
     Returns:
@@ -32,7 +31,7 @@ def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[
             registry.implementations(name)
     if files:
         isolation.protect_judge()
-        for name, file in user_files.load(files, timeout_s, op).items():
+        for name, file in user_files.load(files, op).items():
             text = f"{file} defines the op {name}, so it says what is right, and runs with all your rights"
             print(f"python -m compare: {printable(text)}", file=sys.stderr)
         check_names(registry.op_names())

@@ -283,7 +283,7 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, told: Steps
                 failures += outputs.failures([partial(_record, comparison)])
             if len(done) > 1:
                 print("\n")
-            yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.foreign)
+            yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.user_file)
             statuses.append(status.of(comparison, yours))
             view = View(arguments.every, arguments.explain, arguments.details, bool(html), yours)
             terminal.show(comparison, view)
@@ -307,7 +307,7 @@ def _work(
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _say(told, "importing the implementations")
-    names = ops.load(arguments.load, arguments.timeout, None if arguments.what == "all" else arguments.what)
+    names = ops.load(arguments.load, None if arguments.what == "all" else arguments.what)
     selected = ops.select(names, arguments.only)
     if arguments.matched:
         _check_matched(selected, arguments.only)
@@ -362,7 +362,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, told: 
     from compare.report import crossings, csv_file, terminal
 
     html = ops.html_page(arguments.html)
-    (op,) = ops.select(ops.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
+    (op,) = ops.select(ops.load(arguments.load, arguments.what), arguments.only)
     crossover.check(op, arguments.crossover)
     how = run_options(op, arguments)
     base = how.cases[0] if how.cases else op.cases.default

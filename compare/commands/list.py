@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from compare import registry
 from compare.command_line import ops, options, status
 from compare.model.op import Implementation
-from compare.model.result import Options
 from compare.sandbox.words import printable
 
 if TYPE_CHECKING:
@@ -45,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     from compare.worker.start import prepare
 
     device = prepare(arguments.device)
-    names = ops.load((), Options.timeout_s)  # the project's own come first
+    names = ops.load(())  # the project's own come first
     files: dict[str, str] = {}
     if arguments.load:
         from compare.sandbox import isolation
         from compare.worker import user_files
 
         isolation.protect_judge()
-        files = user_files.load(arguments.load, Options.timeout_s, trusted=False)
+        files = user_files.load(arguments.load, trusted=False)
         ops.check_names(files)
     for op in ops.select(names, arguments.only):
         title = f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}"

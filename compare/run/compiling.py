@@ -14,14 +14,15 @@ import torch
 
 from compare.device import lacks
 from compare.model.architecture import limits
-from compare.model.op import Implementation, UsageError
+from compare.model.op import UsageError
 from compare.model.result import Options
 from compare.resources.static import CompileError, Refused, Request, Resources, keep, kept, key_of
 from compare.run.context import Context
 from compare.sandbox import isolation
 from compare.worker import server
-from compare.worker.messages import Choose, Load, ReadResources, Setup
+from compare.worker.messages import ReadResources, Setup
 from compare.worker.parallel import cores
+from compare.worker.pool import load
 from compare.worker.process import Raised, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
@@ -76,7 +77,7 @@ class Compilation:
             for step in context.steps
             if step.inspect
             for impl in context.impls
-            if not impl.foreign and not impl.stand_in
+            if not impl.user_file and not impl.stand_in
             for arch in context.archs_of(impl)
         ]
         return cls(requests, _LESS_URGENT if context.on_gpu else 0, context.options.timeout_s)
@@ -104,7 +105,7 @@ class Compilation:
     def _compile(self, requests: Mapping[str, Request]) -> None:
         """All of one implementation's requests."""
         try:
-            with self._worker(next(iter(requests.values())).impl) as worker:
+            with self._worker(next(iter(requests.values()))) as worker:
                 for key, request in requests.items():
                     self._results[key] = result = _answer(worker, request)
                     keep(key, result)
@@ -113,7 +114,8 @@ class Compilation:
                 self._results.setdefault(key, CompileError(str(error)))
 
     @contextmanager
-    def _worker(self, impl: Implementation) -> Iterator[Worker]:
+    def _worker(self, request: Request) -> Iterator[Worker]:
+        impl = request.impl
         files = to_load(impl)
         with self._starting:
             if self._stopped:
@@ -129,9 +131,7 @@ class Compilation:
                 variables["TRITON_CACHE_DIR"] = str(scratch)
             worker.pid  # noqa: B018 - the time that the server takes to import is not limited
             worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op)), self._nice), "starting")
-            worker.ask(Load(tuple(files)), "loading its file")
-            label = impl.base or impl.label
-            worker.ask(Choose(impl.op, label, dict(impl.parameters)), "finding it")
+            load(worker, request.op, impl)
             yield worker
         finally:
             worker.close()

@@ -42,7 +42,7 @@ def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, 
     keys = {
         impl.label: key_of(Request(context.op, impl, result.case, default_archs(context.device)[0]), card)
         for impl in impls
-        if not (impl.foreign or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
+        if not (impl.user_file or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
     }
 
     def take(impl: Implementation, kernels: Resources) -> None:
@@ -65,7 +65,7 @@ def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, 
         try:
             worker = context.pool.of(impl)
             buffers.hand_to(worker)
-            profile = worker.ask(FindKernels(places, buffers.options), "being profiled")
+            profile = worker.ask(FindKernels(places), "being profiled")
             own[impl.label] = [*profile.own]
             return profile.kernels
         except Exception as error:
@@ -99,10 +99,10 @@ def _refuse_borrowers(
         own: the names of those that an implementation launches itself, by label.
     """
     impls = [entry.impl for label, entry in result.entries.items() if label in launched]
-    torchs = [impl.label for impl in impls if impl.way == "torch" and not impl.foreign]
+    torchs = [impl.label for impl in impls if impl.way == "torch" and not impl.user_file]
     pytorchs = [name for label in torchs for name in launched[label]]
     for impl in impls:
-        if not impl.foreign or impl.way == "torch" or impl.label not in own:
+        if not impl.user_file or impl.way == "torch" or impl.label not in own:
             continue
         if theirs := borrowed(launched[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
             problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
@@ -119,7 +119,7 @@ def compile_case(context: Context, result: CaseResult, compilation: Compilation)
     later = [
         Request(context.op, entry.impl, result.case, arch)
         for entry in entries.values()
-        if entry.impl.foreign or (entry.impl.stand_in and entry.impl.parameters)
+        if entry.impl.user_file or (entry.impl.stand_in and entry.impl.parameters)
         for arch in context.archs_of(entry.impl)
     ]
     compiled += from_cubins(later, timeout_s=context.options.timeout_s)

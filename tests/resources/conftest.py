@@ -28,6 +28,6 @@ def load(tmp_path: Path, own_registry: None) -> Callable[..., None]:
     def load(text: str, name: str = "mine.py") -> None:
         file = tmp_path / name
         file.write_text(text)
-        user_files.load([str(file)], 60.0)
+        user_files.load([str(file)])
 
     return load

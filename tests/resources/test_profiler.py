@@ -184,7 +184,9 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, ne
     monkeypatch.setattr("compare.run.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
     labels = ["torch.eager", "torch.compile", "triton.blocked", "cupy.scalar"]
     impls = registry.implementations("vector_add", labels)
-    impls = [replace(impl, foreign=impl.label == "triton.blocked") for impl in impls]
+    impls = [
+        replace(impl, user_file=Path("mine.py") if impl.label == "triton.blocked" else None) for impl in impls
+    ]
 
     def profiled(*kernels: KernelResources) -> list[str]:
         """The labels of those whose workers are asked; every row gets its kernels."""

@@ -156,7 +156,7 @@ from compare.resources.static import Request
 from compare.run.compiling import from_cubins
 from compare.worker import user_files
 
-user_files.load([sys.argv[1]], 60.0)
+user_files.load([sys.argv[1]])
 op = registry.get_op("vector_add")
 from_cubins([Request(op, registry.implementations(op.name, ["triton.busy"])[0], op.cases.default, "sm_80")])
 """
@@ -166,7 +166,7 @@ BUSY_FILE = """
 import os, subprocess, sys
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.compute_bound", level="tiled")
+@implementation("vector_add", "triton.busy", level="tiled")
 def busy(x, y):
     subprocess.run([sys.executable, "-c", "import signal; signal.pause()", "TOKEN"])
 """
@@ -190,19 +190,19 @@ def test_compilers_do_not_outlive_who_started_them(how: signal.Signals, tmp_path
         os.close(compiler)
 
 
-def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = Request(ADD, on("cupy.scalar"), SMALL, "sm_80")
+def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch, load: Callable[..., None]) -> None:
+    load(ENDING_FILE)
+    request = Request(ADD, on("triton.picky"), SMALL, "sm_80")
     before = key_of(request)
-    for other in (
-        replace(request, impl=replace(request.impl, source_hash="b")),
-        replace(request, arch="sm_90"),
-        replace(request, case=case("fp32", N=4097)),
-    ):
-        assert key_of(other) != before
+    assert key_of(replace(request, arch="sm_90")) != before
+    assert key_of(replace(request, case=case("fp32", N=4097))) != before
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
     assert key_of(request) == before
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "another")
-    assert key_of(request) != before
+    with monkeypatch.context() as other:
+        other.setenv("TRITON_PTXAS_PATH", "another")
+        assert key_of(request) != before
+    load(ENDING_FILE.replace("more than it takes", "less than it takes"))
+    assert key_of(replace(request, impl=on("triton.picky"))) != before
 
 
 # --------------------------------------------------------------------------- what becomes of kernels

@@ -287,8 +287,8 @@ class _OpSection:
         """How to measure the row again, and how to write its pipeline page."""
         label, op = registered_as(row.label), self.comparison.op
         only = ["--only", label]
-        if code and code.implementation.foreign:
-            only += ["--load", code.implementation.origin]
+        if code and code.implementation.user_file:
+            only += ["--load", str(code.implementation.user_file)]
         more = [
             word for name, value in row.configuration.parameters for word in ("--tune", f"{name}={value}")
         ]

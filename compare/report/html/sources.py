@@ -62,7 +62,7 @@ def implementations(op: str) -> dict[str, Implementation]:
 def code(impl: Implementation, row: Row) -> Code | None:
     """The source of ``row``; None where its file is gone or can no longer be read."""
     try:
-        files = [Path(impl.origin)] if impl.foreign else _shown(impl)
+        files = [impl.user_file] if impl.user_file else _shown(impl)
         found = next(
             filter(None, (_start(file, names) for names in _wanted(impl, row) for file in files)), None
         )
@@ -123,7 +123,7 @@ def _wanted(impl: Implementation, row: Row) -> Iterator[Sequence[str]]:
     """Names of what to look for in the files: its kernels, then its launch."""
     kernels = [figures.short_kernel(kernel.kernel) for kernel in row.resources]
     yield [name for name in kernels if impl.has_own_kernels]
-    yield [] if impl.foreign else [code_of(impl.run).co_name]
+    yield [] if impl.user_file else [code_of(impl.run).co_name]
 
 
 def _start(file: Path, names: Iterable[str]) -> tuple[Path, tuple[int, int]] | None:
