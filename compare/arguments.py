@@ -298,5 +298,6 @@ def check_quantized_linear(
     K = a.shape[1]
     _check(op, "packed", packed, (None, -(-K // 8)), "a", a, (torch.int32,))
     groups = packed.shape[0], -(-K // 128)
+    _check(op, "scales", scales, groups, "packed", packed, TAKEN[1:])
     _check(op, "scales", scales, groups, "a", a, TAKEN[1:])
     _check(op, "zeros", zeros, groups, "packed", packed, (torch.uint8,))

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -37,6 +37,8 @@ REPLAYED = (
     "GPU times: its recorded GPU work, replayed on new inputs by a process that never ran its host code; "
     "launch overhead and first call: by its own process"
 )
+_HOST_TICK_US = 1e-3
+"""The host's clock counts nanoseconds: of a time below that it reads 0."""
 NOT_RECORDED = "its GPU work was not recorded"
 
 
@@ -93,9 +95,9 @@ class RemoteTimer:
         reading = worker.ask(request, f"a {kind} sample")
         if checked:
             examiner.examine(which, f"a {kind} sample on new inputs", self._impl.accumulator)
-        if not (0 < reading.gpu_us < math.inf and 0 < reading.host_us < math.inf):
+        if not (0 < reading.gpu_us < math.inf and 0 <= reading.host_us < math.inf):
             raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
-        return reading
+        return replace(reading, host_us=max(reading.host_us, _HOST_TICK_US))
 
     def _is_checked(self, kind: Kind) -> bool:
         """Whether to examine the next sample's output: of a user's row every cold one.
