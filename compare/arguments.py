@@ -8,7 +8,7 @@ Each raises, with the op's name, the argument, what it got, and what is accepted
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, strided
@@ -25,64 +25,65 @@ def check_same(op: str, ndim: int, taken: tuple[torch.dtype, ...] = TAKEN, **ten
         taken: the dtypes that are taken.
         tensors: the arguments; the first one sets the shape, dtype and device that the others must have.
     """
-    _check(op, ndim, taken, tensors)
+    first_name, first = "", None
+    for name, tensor in tensors.items():
+        if first is None:
+            _check_alone(op, name, tensor, ndim, taken)
+            first_name, first = name, tensor
+        else:
+            _check(op, name, tensor, first.shape, first_name, first, taken)
+
+
+def _check_alone(op: str, name: str, tensor: torch.Tensor, ndim: int, taken: tuple[torch.dtype, ...]) -> None:
+    # Every launch pays for this, so nothing is asked twice of a tensor that is as it should be.
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{op}: {name} is a {type(tensor).__name__}; it takes a torch.Tensor")
+    if tensor.layout is not strided:
+        raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
+    if tensor.dtype not in taken:
+        raise TypeError(f"{op}: {name} is {tensor.dtype}; it takes {', '.join(map(str, taken))}")
+    if tensor.dim() != ndim:
+        raise ValueError(
+            f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes {ndim}"
+        )
 
 
 def _check(
     op: str,
-    ndim: int,
-    taken: tuple[torch.dtype, ...],
-    tensors: Mapping[str, torch.Tensor],
-    other_name: str = "",
-    other: torch.Tensor | None = None,
+    name: str,
+    tensor: torch.Tensor,
+    shape: Sequence[int | None],
+    other_name: str,
+    other: torch.Tensor,
+    taken: tuple[torch.dtype, ...] = TAKEN,
 ) -> None:
-    """`check_same`, and that they are on the device of another argument and, if it is taken, of its dtype."""
-    first_name, first = "", None
-    for name, tensor in tensors.items():
-        # Every launch pays for this, so nothing is asked twice of a tensor that is as it should be.
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{op}: {name} is a {type(tensor).__name__}; it takes a torch.Tensor")
-        if tensor.layout is not strided:
-            raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
-        dtype = tensor.dtype
-        if dtype not in taken:
-            raise TypeError(f"{op}: {name} is {dtype}; it takes {', '.join(map(str, taken))}")
-        if tensor.dim() != ndim:
-            raise ValueError(
-                f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes {ndim}"
-            )
-        if first is None:
-            first_name, first, first_dtype = name, tensor, dtype
-        elif dtype is not first_dtype:
-            raise _of_two_dtypes(op, {name: tensor, first_name: first})
-        elif tensor.shape != first.shape:
-            raise _of_two_shapes(op, {name: tensor, first_name: first}, "equal shapes")
-        elif tensor.device != first.device:
-            raise _on_two_devices(op, {name: tensor, first_name: first})
-    if first is not None and other is not None:
-        if first_dtype is not other.dtype and other.dtype in taken:
-            raise _of_two_dtypes(op, {first_name: first, other_name: other})
-        if first.device != other.device:
-            raise _on_two_devices(op, {first_name: first, other_name: other})
+    """Check an argument's shape, None for any size, and that it is on the device of another one.
+
+    It has the dtype of the other one, too, if that is among those taken.
+    """
+    _check_alone(op, name, tensor, len(shape), taken)
+    if tensor.dtype is not other.dtype and other.dtype in taken:
+        both = f"{name} is {tensor.dtype} and {other_name} is {other.dtype}"
+        raise TypeError(f"{op}: {both}; it takes one dtype")
+    if tensor.shape != shape and not _is_of(shape, tensor.shape):
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        takes = f"({sizes}{',' * (len(shape) == 1)}) for {name}"
+        raise _of_two(op, name, tensor, other_name, other, "equal shapes" if shape == other.shape else takes)
+    if tensor.device != other.device:
+        both = f"{name} is on {tensor.device} and {other_name} on {other.device}"
+        raise ValueError(f"{op}: {both}; it takes one device")
 
 
-Named = dict[str, torch.Tensor]
-"""The two arguments that do not go together, by their names."""
+def _is_of(shape: Sequence[int | None], sizes: torch.Size) -> bool:
+    for taken, size in zip(shape, sizes, strict=True):  # noqa: SIM110 - a generator takes a microsecond
+        if taken is not None and taken != size:
+            return False
+    return True
 
 
-def _of_two_dtypes(op: str, two: Named) -> TypeError:
-    return TypeError(f"{op}: {' and '.join(f'{n} is {x.dtype}' for n, x in two.items())}; it takes one dtype")
-
-
-def _on_two_devices(op: str, two: Named) -> ValueError:
-    (name, tensor), (other_name, other) = two.items()
-    return ValueError(
-        f"{op}: {name} is on {tensor.device} and {other_name} on {other.device}; it takes one device"
-    )
-
-
-def _of_two_shapes(op: str, two: Named, takes: str) -> ValueError:
-    (name, tensor), (other_name, other) = two.items()
+def _of_two(
+    op: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor, takes: str
+) -> ValueError:
     shapes = f"{name} has shape {tuple(tensor.shape)} and {other_name} {tuple(other.shape)}"
     return ValueError(f"{op}: {shapes}; it takes {takes}")
 
@@ -95,10 +96,8 @@ def check_bytes(op: str, x: torch.Tensor) -> None:
 def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("a", "b")) -> None:
     """Check that ``a[M,K]`` and ``b[K,N]`` are matrices to multiply; ``names``: what the op calls them."""
     left, right = names
-    check_same(op, 2, TAKEN, **{left: a})
-    _check(op, 2, TAKEN, {right: b}, left, a)
-    if b.shape[0] != a.shape[1]:
-        raise _of_two_shapes(op, {right: b, left: a}, f"as many rows of {right} as {left} has columns")
+    _check_alone(op, left, a, 2, TAKEN)
+    _check(op, right, b, (a.shape[1], None), left, a)
 
 
 def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> None:
@@ -110,9 +109,7 @@ def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) 
     check_product(op, x, w, ("x", "w"))
     if x.dtype is torch.float32:
         raise TypeError(f"{op}: x is {x.dtype}; it takes {', '.join(map(str, TAKEN[1:]))}")
-    _check(op, 1, TAKEN, {"bias": bias}, "x", x)
-    if bias.shape[0] != w.shape[1]:
-        raise _of_two_shapes(op, {"bias": bias, "w": w}, "as many elements of bias as w has columns")
+    _check(op, "bias", bias, (w.shape[1],), "w", w)
 
 
 def check_batched_squares(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
@@ -126,25 +123,19 @@ def check_batched_squares(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
 
 def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
     """Check that ``logits[M,V]`` and ``targets[M]``, of int64, are rows of numbers and an index in each."""
-    check_same(op, 2, logits=logits)
-    _check(op, 1, (torch.int64,), {"targets": targets}, "logits", logits)
-    if targets.shape[0] != logits.shape[0]:
-        takes = "as many elements of targets as logits has rows"
-        raise _of_two_shapes(op, {"targets": targets, "logits": logits}, takes)
+    _check_alone(op, "logits", logits, 2, TAKEN)
+    _check(op, "targets", targets, (logits.shape[0],), "logits", logits, (torch.int64,))
 
 
 def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads for ``cos[S,D/2]`` and ``sin[S,D/2]``."""
-    check_same(op, 4, q=q)
-    _check(op, 4, TAKEN, {"k": k}, "q", q)
-    _check(op, 2, TAKEN, {"cos": cos, "sin": sin}, "q", q)
+    _check_alone(op, "q", q, 4, TAKEN)
     B, S, _, D = q.shape
     if D % 2 != 0:
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of an even length")
-    if k.shape[:2] != q.shape[:2] or k.shape[3] != D:
-        raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, {S}, any, {D}) for k")
-    if cos.shape != (S, D // 2):
-        raise _of_two_shapes(op, {"cos": cos, "q": q}, f"{(S, D // 2)} for cos")
+    _check(op, "k", k, (B, S, None, D), "q", q)
+    _check(op, "cos", cos, (S, D // 2), "q", q)
+    _check(op, "sin", sin, (S, D // 2), "q", q)
 
 
 def check_queries(op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, taken: tuple[int, ...]) -> None:
@@ -157,21 +148,20 @@ def check_queries(op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ta
         v: the values.
         taken: the values of D that are taken.
     """
-    check_same(op, 4, q=q)
-    _check(op, 4, TAKEN, {"k": k, "v": v}, "q", q)
+    _check_alone(op, "q", q, 4, TAKEN)
     B, _, _, D = q.shape
     if D not in taken:
         takes = " or ".join(map(str, taken))
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of length {takes}")
-    if k.shape[0] != B or k.shape[3] != D:
-        raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, any, any, {D}) for k")
+    _check(op, "k", k, (B, None, None, D), "q", q)
+    _check(op, "v", v, k.shape, "k", k)
     _check_groups_of_heads(op, q, "k", k)
 
 
 def _check_groups_of_heads(op: str, q: torch.Tensor, name: str, k: torch.Tensor) -> None:
     Hq, Hk = q.shape[2], k.shape[2]
     if Hq != 0 if Hk == 0 else Hq % Hk != 0:
-        raise _of_two_shapes(op, {name: k, "q": q}, f"a number of heads of {name} that divides {Hq}")
+        raise _of_two(op, name, k, "q", q, f"a number of heads of {name} that divides {Hq}")
 
 
 def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
@@ -182,12 +172,9 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
         x: the rows.
         parameters: vectors of N elements, by their names.
     """
-    check_same(op, 2, x=x)
+    _check_alone(op, "x", x, 2, TAKEN)
     for name, parameter in parameters.items():
-        _check(op, 1, TAKEN, {name: parameter}, "x", x)
-        if parameter.shape[0] != x.shape[1]:
-            takes = f"as many elements of {name} as x has columns"
-            raise _of_two_shapes(op, {name: parameter, "x": x}, takes)
+        _check(op, name, parameter, (x.shape[1],), "x", x)
 
 
 def check_pages(
@@ -205,20 +192,18 @@ def check_pages(
     CPU only, as a launch on a GPU does not wait for values: a length must fit its row of block_table, and
     the pages it needs must exist.
     """
-    check_same(op, 4, q=q)
-    _check(op, 4, TAKEN, {"k_pages": k_pages, "v_pages": v_pages}, "q", q)
-    _check(op, 2, (torch.int32,), {"block_table": block_table}, "q", q)
-    _check(op, 1, (torch.int32,), {"lengths": lengths}, "q", q)
+    _check_alone(op, "q", q, 4, TAKEN)
     B, queries, _, D = q.shape
-    P, PAGE = k_pages.shape[:2]
     if queries != 1 or D not in (64, 128):
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes (any, 1, any, 64 or 128)")
-    if PAGE not in (16, 64) or k_pages.shape[3] != D:
-        raise _of_two_shapes(op, {"k_pages": k_pages, "q": q}, f"(any, 16 or 64, any, {D}) for k_pages")
+    _check(op, "k_pages", k_pages, (None, None, None, D), "q", q)
+    _check(op, "v_pages", v_pages, k_pages.shape, "k_pages", k_pages)
+    P, PAGE = k_pages.shape[:2]
+    if PAGE not in (16, 64):
+        raise _of_two(op, "k_pages", k_pages, "q", q, f"(any, 16 or 64, any, {D}) for k_pages")
     _check_groups_of_heads(op, q, "k_pages", k_pages)
-    for name, tensor in (("block_table", block_table), ("lengths", lengths)):
-        if tensor.shape[0] != B:
-            raise _of_two_shapes(op, {name: tensor, "q": q}, f"{B} rows of {name}")
+    _check(op, "block_table", block_table, (B, None), "q", q, (torch.int32,))
+    _check(op, "lengths", lengths, (B,), "q", q, (torch.int32,))
     if q.device.type == "cpu":
         _check_table(op, P, PAGE, block_table, lengths)
 
@@ -249,18 +234,15 @@ def check_gradients(
     ``o[B,Sq,Hq,D]`` and ``do`` are like q, ``lse[B,Hq,Sq]`` is fp32; ``taken`` as in `check_queries`.
     """
     check_queries(op, q, k, v, taken)
-    _check(op, 4, TAKEN, {"o": o, "do": do}, "q", q)
-    _check(op, 3, (torch.float32,), {"lse": lse}, "q", q)
     B, Sq, Hq, _ = q.shape
-    if o.shape != q.shape:
-        raise _of_two_shapes(op, {"o": o, "q": q}, "equal shapes")
-    if lse.shape != (B, Hq, Sq):
-        raise _of_two_shapes(op, {"lse": lse, "q": q}, f"{(B, Hq, Sq)} for lse")
+    _check(op, "o", o, q.shape, "q", q)
+    _check(op, "do", do, q.shape, "q", q)
+    _check(op, "lse", lse, (B, Hq, Sq), "q", q, (torch.float32,))
 
 
 def check_groups(op: str, x: torch.Tensor, group: int) -> None:
     """Check that ``x[M,K]`` are rows whose columns can be taken by ``group``, or all together if it is 0."""
-    check_same(op, 2, x=x)
+    _check_alone(op, "x", x, 2, TAKEN)
     if type(group) is not int:
         raise TypeError(f"{op}: group is a {type(group).__name__}; it takes an int")
     if group < 0:
@@ -272,18 +254,11 @@ def check_block_product(
 ) -> None:
     """Check that ``a[M,K]`` and ``b[N,K]`` are e4m3 with fp32 scales of each 1 x 128 and 128 x 128."""
     e4m3, fp32 = (torch.float8_e4m3fn,), (torch.float32,)
-    check_same(op, 2, e4m3, a=a)
-    _check(op, 2, e4m3, {"b": b}, "a", a)
-    _check(op, 2, fp32, {"scale_a": scale_a}, "a", a)
-    _check(op, 2, fp32, {"scale_b": scale_b}, "a", a)
-    (M, K), N = a.shape, b.shape[0]
-    if b.shape[1] != K:
-        raise _of_two_shapes(op, {"b": b, "a": a}, "as many columns of b as a has")
-    blocks = -(-K // 128)
-    if scale_a.shape != (M, blocks):
-        raise _of_two_shapes(op, {"scale_a": scale_a, "a": a}, f"{(M, blocks)} for scale_a")
-    if scale_b.shape != (-(-N // 128), blocks):
-        raise _of_two_shapes(op, {"scale_b": scale_b, "b": b}, f"{(-(-N // 128), blocks)} for scale_b")
+    _check_alone(op, "a", a, 2, e4m3)
+    M, K = a.shape
+    _check(op, "b", b, (None, K), "a", a, e4m3)
+    _check(op, "scale_a", scale_a, (M, -(-K // 128)), "a", a, fp32)
+    _check(op, "scale_b", scale_b, (-(-b.shape[0] // 128), -(-K // 128)), "b", b, fp32)
 
 
 MOST_EXACT_TERMS = 2**17 - 1
@@ -303,17 +278,11 @@ def check_scaled_product(
     Raises:
         ValueError: also if int32 sums of K products may overflow.
     """
-    check_same(op, 2, (taken,), a=a)
-    _check(op, 2, (taken,), {"b": b}, "a", a)
-    K = a.shape[1]
-    if b.shape[1] != K:
-        raise _of_two_shapes(op, {"b": b, "a": a}, "as many columns of b as a has")
-    for name, scale, of, matrix in (("scale_a", scale_a, "a", a), ("scale_b", scale_b, "b", b)):
-        _check(op, 1, (torch.float32,), {name: scale}, "a", a)
-        if scale.shape[0] != matrix.shape[0]:
-            takes = f"as many elements of {name} as {of} has rows"
-            raise _of_two_shapes(op, {name: scale, of: matrix}, takes)
-    if taken is torch.int8 and K > MOST_EXACT_TERMS:
+    _check_alone(op, "a", a, 2, (taken,))
+    _check(op, "b", b, (None, a.shape[1]), "a", a, (taken,))
+    _check(op, "scale_a", scale_a, (a.shape[0],), "a", a, (torch.float32,))
+    _check(op, "scale_b", scale_b, (b.shape[0],), "b", b, (torch.float32,))
+    if taken is torch.int8 and a.shape[1] > MOST_EXACT_TERMS:
         raise ValueError(
             f"{op}: a has shape {tuple(a.shape)}; it takes at most {MOST_EXACT_TERMS} columns, whose "
             "products int32 can sum"
@@ -325,15 +294,10 @@ def check_quantized_linear(
 ) -> None:
     """Check 16-bit ``a[M,K]``, ``packed[N,K/8]`` of int32, ``scales[N,K/128]`` of a's dtype, and
     ``zeros[N,K/128]`` of uint8; sizes are rounded up."""
-    check_same(op, 2, TAKEN[1:], a=a)
-    _check(op, 2, (torch.int32,), {"packed": packed}, "a", a)
-    _check(op, 2, TAKEN[1:], {"scales": scales}, "a", a)
-    _check(op, 2, (torch.uint8,), {"zeros": zeros}, "a", a)
-    K, N = a.shape[1], packed.shape[0]
-    if packed.shape[1] != -(-K // 8):
-        takes = f"(any, {-(-K // 8)}) for packed, 8 weights in a word"
-        raise _of_two_shapes(op, {"packed": packed, "a": a}, takes)
-    shape = (N, -(-K // 128))
-    for name, tensor in (("scales", scales), ("zeros", zeros)):
-        if tensor.shape != shape:
-            raise _of_two_shapes(op, {name: tensor, "packed": packed}, f"{shape} for {name}")
+    _check_alone(op, "a", a, 2, TAKEN[1:])
+    K = a.shape[1]
+    _check(op, "packed", packed, (None, -(-K // 8)), "a", a, (torch.int32,))
+    groups = packed.shape[0], -(-K // 128)
+    _check(op, "scales", scales, groups, "packed", packed, TAKEN[1:])
+    _check(op, "scales", scales, groups, "a", a, TAKEN[1:])
+    _check(op, "zeros", zeros, groups, "packed", packed, (torch.uint8,))

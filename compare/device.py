@@ -22,6 +22,7 @@ import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there
 import pynvml
 import torch
 
+from compare.model.architecture import LIMITS, Limits
 from compare.model.op import ARCHITECTURE, LIBRARY, Implementation, UsageError
 from compare.model.result import Environment
 from compare.registry import ROOT
@@ -31,24 +32,8 @@ CPU_MULTIPROCESSORS = 4
 """What an implementation is told on a CPU: few, as the interpreter runs programs one by one, yet enough
 that a persistent kernel has blocks to share its work among."""
 
-ARCH_MULTIPROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 58, "sm_90": 132, "sm_100": 148}
-"""Of a usual card of each architecture (T4, A100, A40, L4, H100, B200), for launches captured without one."""
-
-OTHER_MULTIPROCESSORS = 100
-"""Of any other architecture: only the grid of a persistent kernel depends on it, and nothing is run."""
-
-ARCH_SHARED_BYTES = {
-    "sm_75": 64 << 10,
-    "sm_80": 163 << 10,
-    "sm_86": 99 << 10,
-    "sm_89": 99 << 10,
-    "sm_90": 227 << 10,
-    "sm_100": 227 << 10,
-}
-"""The most that a block may have.  Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
-
-OTHER_SHARED_BYTES = 99 << 10
-"""Of any other architecture, as of sm_120."""
+_UNKNOWN = LIMITS[120]
+"""In place of an architecture that is not known, for launches captured without a GPU."""
 
 captured_arch: ContextVar[str | None] = ContextVar("captured_arch", default=None)
 """What meta tensors stand for while launches are captured: ``sm_90``."""
@@ -120,19 +105,20 @@ def multiprocessors(device: torch.device) -> int:
     """How many multiprocessors a launch may count on; cheap enough to ask at every launch."""
     if device.type == "cuda":
         return int(_properties(device).multi_processor_count)
-    if device.type == "meta":
-        name = arch(device) or ""
-        return ARCH_MULTIPROCESSORS.get(name.rstrip("af"), OTHER_MULTIPROCESSORS)
-    return CPU_MULTIPROCESSORS
+    return _captured().multiprocessors if device.type == "meta" else CPU_MULTIPROCESSORS
 
 
 def shared_bytes_of_a_block(device: torch.device) -> int:
     """The most shared memory that a launch may ask for; the CPU build of kernels allows what sm_90 has."""
     if device.type == "cuda":
         return int(_properties(device).shared_memory_per_block_optin)
-    if device.type == "meta":
-        return ARCH_SHARED_BYTES.get((arch(device) or "").rstrip("af"), OTHER_SHARED_BYTES)
-    return ARCH_SHARED_BYTES["sm_90"]
+    return (_captured() if device.type == "meta" else LIMITS[_HOPPER]).block_shared_bytes
+
+
+def _captured() -> Limits:
+    """Of the architecture being captured."""
+    name = captured_arch.get()
+    return LIMITS.get(capability(name), _UNKNOWN) if name else _UNKNOWN
 
 
 def l2_bytes(device: torch.device) -> int:

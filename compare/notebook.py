@@ -51,7 +51,7 @@ def run(
     from IPython.display import ProgressBar  # import-linter: only a notebook has it
 
     prepare(device, [op])
-    command_options.load(load, Options.timeout_s, op)
+    command_options.load(load, op)
     description = registry.get_op(op)
     parsed = tuple(Case.parse(case, description) for case in cases)
     options = Options(parsed, tuple(only), device=device, budget_s=_SECONDS_A_CASE * max(1, len(parsed)))
@@ -62,5 +62,5 @@ def run(
         bar.progress = round(100 * done)
 
     comparison = driver.run(description, options, progress)
-    yours = frozenset(impl.label for impl in registry.implementations(op) if impl.foreign)
+    yours = frozenset(impl.label for impl in registry.implementations(op) if impl.user_file)
     return NotebookScreen(comparison, yours)

@@ -113,9 +113,25 @@ class implementation:
             raise UsageError(f"{label}: requires={self.requires!r} is no architecture; write it as 'sm_90'")
         if self.accumulator not in ROUNDOFF:
             raise UsageError(f"{label}: accumulator {self.accumulator!r} is none of {', '.join(ROUNDOFF)}")
+        for name in ("op", "algorithm", "untuned", "matches"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{label}: {name}={getattr(self, name)!r} is no text")
         self._choices()
 
     def __call__(self, run: RunFunction) -> RunFunction:
+        self.register(run)
+        return run
+
+    def register(self, run: RunFunction, user_file: Path | None = None) -> Implementation:
+        """Add the implementation, and return it.
+
+        Args:
+            run: its function.
+            user_file: as of `compare.model.op.Implementation`.
+
+        Raises:
+            UsageError: a tunable is no parameter of the function, or the label is taken.
+        """
         op, label, choices, taking = self.op, self.label, self._choices(), keywords(run)
         for name, values in choices:
             if len(values) > 1 and name not in taking:
@@ -130,9 +146,9 @@ class implementation:
         if taken is not None and not _is_imported_anew(taken.run, run):
             where = "one of them" if taken.origin == origin else "yours"
             raise UsageError(f"{op} has a {label} already, in {taken.origin}: give {where} another name")
-        declared = vars(self) | {"run": run, "origin": origin, "tunable": choices}
-        _implementations.setdefault(op, {})[label] = Implementation(**declared)
-        return run
+        declared = vars(self) | {"run": run, "origin": origin, "user_file": user_file, "tunable": choices}
+        impl = _implementations.setdefault(op, {})[label] = Implementation(**declared)
+        return impl
 
     def _choices(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((name, _choice(self.label, name, values)) for name, values in self.tunable.items())
@@ -195,8 +211,7 @@ def register_op(op: Op) -> Op:
     """
     if op.name in op_names():
         raise UsageError(f"there is an op {op.name} already: give yours another name")
-    if not re.fullmatch(r"[A-Za-z]\w*", op.name, re.ASCII):
-        raise UsageError(f"op {op.name!r}: write its name with letters, digits and _")
+    check_op_name(op.name)
     if not (isinstance(op.signature, str) and re.fullmatch(f"{_SHAPE}.* -> {_SHAPE}.*", op.signature)):
         raise UsageError(f"{op.name}: signature {op.signature!r}: write one as 'x[M,N], w[N] -> y[M,N]'")
     outputs = re.findall(_SHAPE, op.signature.rpartition("->")[2])
@@ -219,14 +234,17 @@ def register_op(op: Op) -> Op:
     return op
 
 
-def add(impl: Implementation) -> None:
-    """Add an implementation known by description only, as a user's file is not run in this process."""
-    _implementations.setdefault(impl.op, {})[impl.label] = impl
+def forget(user_file: Path) -> None:
+    """Remove the implementations of a file that is read again: a notebook loads it once a cell."""
+    for labels in _implementations.values():
+        for label in [label for label, impl in labels.items() if impl.user_file == user_file]:
+            del labels[label]
 
 
-def foreign() -> list[Implementation]:
-    """The implementations that are known by description only."""
-    return [impl for impls in _implementations.values() for impl in impls.values() if impl.foreign]
+def check_op_name(name: str) -> None:
+    """A `UsageError` if an op cannot have this name."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+        raise UsageError(f"op {name!r}: write its name with letters, digits and _")
 
 
 def op_names() -> list[str]:
@@ -234,12 +252,6 @@ def op_names() -> list[str]:
     package = ROOT / "ops"
     built_in = {module.name for module in pkgutil.iter_modules([str(package)])}
     return sorted(built_in | set(_ops))
-
-
-def modules() -> list[str]:
-    """Names of the driver's modules, without the one that imports matplotlib, to draw maps: a second."""
-    found = pkgutil.walk_packages([str(ROOT / "compare")], "compare.")
-    return [each.name for each in found if not each.name.endswith((".__main__", ".report.figure"))]
 
 
 def get_op(name: str) -> Op:
@@ -317,16 +329,33 @@ def nothing_of(op: str, path: str, has: Iterable[str]) -> str:
     return f"--load {path}: it has nothing of {op}, but of {', '.join(sorted(has))}"
 
 
-def load(path: str, *, untrusted: bool = False) -> Loaded:
-    """Import a user's file, which registers ops or implementations of its own.
+def nothing_new(path: str) -> str:
+    """The error for a user's file without an op or an implementation."""
+    return (
+        f"--load {path}: it registers nothing new. Decorate a function with "
+        "@implementation(op, label, level=...) from compare.registry; examples/my_softmax.py shows how"
+    )
 
-    Args:
-        path: the file.
-        untrusted: this is a worker process. Ctrl-C does not reach it: an interruption is the file's own.
+
+def refused(label: str, *, prepares: bool) -> str:
+    """Why a user's file may not have an implementation; empty: it may."""
+    route = label.partition(".")[0]
+    if route not in _OF_USERS:
+        return (
+            f"{label}: {route} is for what the project builds itself; begin the label with one of "
+            f"{', '.join(_OF_USERS)}"
+        )
+    if prepares:
+        advice = "prepare within the call, where it is timed"
+        return f"{label}: prepare is for what the project builds itself; {advice}"
+    return ""
+
+
+def load(path: str) -> Loaded:
+    """Import a user's file, which registers ops or implementations of its own.
 
     Raises:
         UsageError: there is none, it raises, or it registers nothing.
-        KeyboardInterrupt: Ctrl-C came meanwhile; the file did not raise it.
     """
     file = Path(path).absolute()
     if not file.is_file():
@@ -341,9 +370,7 @@ def load(path: str, *, untrusted: bool = False) -> Loaded:
     known_ops = set(_ops)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt) and not untrusted:
-            raise
+    except (Exception, SystemExit) as error:
         raise UsageError(f"--load {path}{_problem(error, path, file)}") from error
     # One that the file has only looked up is none of its own.
     ops = tuple(name for name, op in _ops.items() if name not in known_ops and not _is_built_in(op))
@@ -354,21 +381,10 @@ def load(path: str, *, untrusted: bool = False) -> Loaded:
         if label not in known.get(op, {}) and not _of_the_project(impl)
     )
     for impl in new:
-        if impl.route not in _OF_USERS:
-            raise UsageError(
-                f"--load {path}: {impl.label}: {impl.route} is for what the project builds itself; begin the "
-                f"label with one of {', '.join(_OF_USERS)}"
-            )
-        if impl.prepare is not None:
-            raise UsageError(
-                f"--load {path}: {impl.label}: prepare is for what the project builds itself; prepare within "
-                "the call, where it is timed"
-            )
+        if refusal := refused(impl.label, prepares=impl.prepare is not None):
+            raise UsageError(f"--load {path}: {refusal}")
     if not ops and not new:
-        raise UsageError(
-            f"--load {path}: it registers nothing new. Decorate a function with "
-            "@implementation(op, label, level=...) from compare.registry; examples/my_softmax.py shows how"
-        )
+        raise UsageError(nothing_new(path))
     _files_of_ops.update(dict.fromkeys(ops, str(file.resolve())))
     return Loaded(ops, new)
 

@@ -15,6 +15,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from compare import capture, device, registry
+from compare.model.architecture import LIMITS
 from compare.model.op import Case, CudaLaunch, Implementation, Op, TritonLaunch, case
 from loops import for_each
 from rows import EVERY, labelled, op_by_op
@@ -114,8 +115,8 @@ def test_the_captured_architecture_decides_how_many_multiprocessors_there_are() 
     for arch in ("sm_75", "sm_90a"):
         capture.capture(written(run), ADD, ADD.cases.default, arch)
     assert seen == [
-        ("sm_75", device.ARCH_MULTIPROCESSORS["sm_75"]),
-        ("sm_90a", device.ARCH_MULTIPROCESSORS["sm_90"]),
+        ("sm_75", LIMITS[75].multiprocessors),
+        ("sm_90a", LIMITS[90].multiprocessors),
     ]
 
 

@@ -37,7 +37,6 @@ from compare.registry import ROOT
 from compare.timing.stopwatch import Reading
 from compare.worker import messages
 from compare.worker.channel import Channel
-from compare.worker.foreign import Description
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 FUZZED = settings(
@@ -186,20 +185,16 @@ def test_arguments(words: list[str], tmp_path_factory: Any) -> None:
     assert {path: path.stat().st_mtime_ns for path in ROOT.iterdir()} == before
 
 
-IMPLEMENTATION = Description(
-    *("vector_add", "triton.mine", "tiled", None, "fp32", True, ""), {"BLOCK": (1, 2)}, {"BLOCK": 1}, 3
-)
 ANSWERS: tuple[tuple[messages.WorkerRequest[Any], Any], ...] = (
     (messages.Setup("cpu"), None),
     (messages.Connect(), 0.25),
-    (messages.Load(("mine.py",)), messages.Contents((), (IMPLEMENTATION,))),
     (messages.Rest(), messages.Held(0, 0)),
     (
-        messages.First((), (), {}),
+        messages.First((), ()),
         messages.FirstCall(1.5, (Tuning("k", "key", "found", ("a", "b"), 2, 0.5),)),
     ),
-    (messages.CheckCall((), {}, {}, 7), messages.Called(None, ("y",), True, None, (), True)),
-    (messages.FindKernels((), {}), messages.Profile(made_up.rows()[1].resources, ("k",))),
+    (messages.CheckCall((), 7), messages.Called(None, ("y",), True, None, (), True)),
+    (messages.FindKernels(()), messages.Profile(made_up.rows()[1].resources, ("k",))),
     (messages.FindLaunched(), Launched((CountedKernel("k"),))),
     (messages.Compile((), "sm_90"), (b"code",)),
     (messages.CallAgain(), "torch.float32"),

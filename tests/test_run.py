@@ -22,8 +22,8 @@ from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
 from compare.run.checking import SEEDS
+from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, RowState, silent
-from compare.run.resources import Compilation
 from compare.run.verdict import verdict
 from compare.sandbox.isolation import Isolation
 from compare.worker.checking import Checking
@@ -80,11 +80,15 @@ def op(write: Callable[[str], Op]) -> Op:
 
 
 def compared(
-    op: Op, results: Path, *cases: Case, compiling: type = made_up.FakeCompiling, **options: object
+    op: Op,
+    results: Path,
+    *cases: Case,
+    compiling: type[Compilation] = made_up.NoCompilation,
+    **options: object,
 ) -> Comparison:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
     with (
-        mock.patch("compare.run.resources.Compiling", compiling),
+        made_up.compiled_by(compiling),
         mock.patch("compare.checking.check._idling", return_value=None),  # they launch no kernel
     ):
         return running.run(op, asked, results=results)
@@ -214,9 +218,9 @@ adding("cupy.hopper", requires="sm_90")(added)
         "cupy.hopper": ((), refused),
     }
 
-    class Refusing(made_up.FakeCompiling):
+    class Refusing(made_up.NoCompilation):
         def results(self, progress: object = None) -> list[Any]:
-            return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
+            return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self.requests]
 
     comparison = compared(op, tmp_path, compiling=Refusing, archs=("sm_75", "sm_90"))
     rows = rows_of(comparison)
@@ -247,10 +251,10 @@ adding("cupy.never")(of_floats)
 """
     )
 
-    class Lacking(made_up.FakeCompiling):
+    class Lacking(made_up.NoCompilation):
         def results(self, progress: object = None) -> list[Any]:
             lacking = NotImplementedError("more than it has")
-            never = [r.impl.label == "cupy.never" or r.arch == "sm_75" for r in self._requests]
+            never = [r.impl.label == "cupy.never" or r.arch == "sm_75" for r in self.requests]
             return [lacking if no else (made_up.kernel("cupy.a"),) for no in never]
 
     rows = compare(op, tmp_path, SMALL, LARGE, compiling=Lacking, archs=("sm_75", "sm_90"))
@@ -368,7 +372,7 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
-        with mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling):
+        with made_up.compiled_by(made_up.NoCompilation):
             first = running.run(op, options, results=tmp_path).cases[0]
         return next(row.status for row in first.rows if row.label == "torch.compile")
 
@@ -460,7 +464,7 @@ def test_compilers_are_done_before_anything_is_timed(
 ) -> None:
     done: list[str] = []
 
-    class Noting(made_up.FakeCompiling):
+    class Noting(made_up.NoCompilation):
         def results(self, progress: object = None) -> list[tuple[KernelResources, ...]]:
             done.append("compiled")
             return super().results(progress)
@@ -479,7 +483,7 @@ def test_compilers_are_done_before_anything_is_timed(
     monkeypatch.setattr("compare.run.timing.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
     monkeypatch.setattr("compare.run.timing.measure", lambda *_, **__: done.append("timed") or {})
-    running._measure(context, step, Compilation((), Noting([])), found)
+    running._measure(context, step, Noting([]), found)
     assert done == ["compiled", "a copy", "timed", "profiled"]
 
 
@@ -558,7 +562,7 @@ def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.
     if device.type == "cpu":
         labels -= {"torch.compile"}
     options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
-    with mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling):
+    with made_up.compiled_by(made_up.NoCompilation):
         comparison = running.run(op, options)
     rows = comparison.cases[0].rows
     assert {row.label for row in rows} == labels

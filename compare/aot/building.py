@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from compare.aot.plan import Pointer, ProgramPlan
 from compare.model.op import CudaLaunch, TritonLaunch, UsageError
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 from compare.resources.occupancy import WARP
 from cuda_impl import build
 

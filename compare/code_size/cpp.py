@@ -123,7 +123,10 @@ def is_source(text: str) -> bool:
 def unit_of(source: str) -> Unit:
     """An op's kernel file or CUDA text, with the kernel files that it includes."""
     if not is_source(source):
-        return file_unit(KERNELS / f"{source}.cuh")
+        file = KERNELS / f"{source}.cuh"
+        if not file.resolve().is_relative_to(KERNELS):  # a user's worker says it
+            raise ValueError(f"{source!r} is no kernel of the project")
+        return file_unit(file)
     includes = build.included(source)
     return _united([text_unit(source), *(text_unit(text, str(path)) for path, text in includes.items())])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import symtable
 import textwrap
 from collections.abc import Callable, Collection, Iterator
@@ -13,20 +12,9 @@ from typing import Any
 
 from compare.code_size.cpp import is_source
 from compare.code_size.pieces import CodePiece
-from compare.code_size.sources import code_of, imports_of, text_of
+from compare.code_size.sources import Module, code_of, module_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True)
-class _Module:
-    lines: tuple[str, ...]
-    statements: tuple[ast.stmt, ...]
-    """Statements at top level and nested in them, but not in functions and classes."""
-    defined: dict[str, ast.stmt]
-    """Functions, classes and assignments by name."""
-    imported: dict[str, tuple[Path, str | None]]
-    """Imported names: the file, and the name there; None where the name is the module."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +43,16 @@ def reached(run: Callable[..., Any], launched: Collection[str] | None = None) ->
     """
     code = code_of(run)
     path, line = Path(code.co_filename), code.co_firstlineno
-    statements = _module(path).statements if path.is_file() else ()
+    statements = module_of(path).statements if path.is_file() else ()
     around = [node for node in statements if _first_line(node) <= line <= _last_line(node)]
     if not around:
         raise OSError(f"its function is not found in {path}: exec made it, or the file has changed since")
     found = Reached([], [], [])
-    seen = {(path, name) for name, node in _module(path).defined.items() if node is around[-1]}
+    seen = {(path, name) for name, node in module_of(path).defined.items() if node is around[-1]}
     waiting: list[tuple[Path, str, bool]] = []
 
     def take(path: Path, node: ast.stmt, pieces: list[CodePiece], in_kernel: bool) -> None:
-        module = _module(path)
+        module = module_of(path)
         if not _is_cuda_text(node):
             pieces.append(_piece(path, module, node))
         waiting.extend((*used, in_kernel) for used in _used(path, module, node))
@@ -72,7 +60,7 @@ def reached(run: Callable[..., Any], launched: Collection[str] | None = None) ->
     take(path, around[-1], found.launch, False)
     while waiting:
         path, name, in_kernel = waiting.pop(0)
-        module = _module(path)
+        module = module_of(path)
         if (path, name) in seen:
             continue
         node = module.defined.get(name)
@@ -89,7 +77,7 @@ def reached(run: Callable[..., Any], launched: Collection[str] | None = None) ->
     return found
 
 
-def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]:
+def _used(path: Path, module: Module, node: ast.stmt) -> list[tuple[Path, str]]:
     """Names that a definition takes from outside, each with the file to look it up in."""
     names = []
     outer = set(_global_names(symtable.symtable(ast.unparse(node), str(path), "exec")))
@@ -112,44 +100,16 @@ def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
         yield from _global_names(inner)
 
 
-@functools.cache
-def _module(path: Path) -> _Module:
-    text = text_of(path)
-    tree = ast.parse(text)
-    statements = tuple(_statements(tree))
-    defined: dict[str, ast.stmt] = {}
-    for node in statements:
-        if isinstance(node, _Function):
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = (
-                inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
-            )
-            defined |= dict.fromkeys(names, node)
-    return _Module(tuple(text.split("\n")), statements, defined, imports_of(ast.walk(tree), path))
-
-
-def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements in preorder: a function may be registered in an ``if``, a ``try`` or a ``for``."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt):
-            yield child
-        if not isinstance(child, _Function | ast.expr):
-            yield from _statements(child)
-
-
-def _piece(path: Path, module: _Module, node: ast.stmt) -> CodePiece:
+def _piece(path: Path, module: Module, node: ast.stmt) -> CodePiece:
     """The code of a definition, without docstrings and registration."""
     dropped: set[int] = set()
     for inner in ast.walk(node):
-        if not isinstance(inner, _Function):
-            continue
-        out = [d for d in inner.decorator_list if _decorator_name(d) == "implementation"]
-        if ast.get_docstring(inner, clean=False) is not None and len(inner.body) > 1:
-            out.append(inner.body[0])  # type: ignore[arg-type]
-        for part in out:
-            dropped |= set(range(part.lineno, _last_line(part) + 1))
+        if isinstance(inner, _Function):
+            out = [d for d in inner.decorator_list if _decorator_name(d) == "implementation"]
+            if ast.get_docstring(inner, clean=False) is not None and len(inner.body) > 1:
+                out.append(inner.body[0])  # type: ignore[arg-type]
+            for part in out:
+                dropped |= set(range(part.lineno, _last_line(part) + 1))
     kept = range(_first_line(node), _last_line(node) + 1)
     text = textwrap.dedent("\n".join(module.lines[i - 1] for i in kept if i not in dropped))
     return CodePiece(text, "python", str(path))

@@ -7,8 +7,8 @@ import functools
 import inspect
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -21,6 +21,9 @@ KERNELS = registry.ROOT / "cuda_impl" / "kernels"
 PYBIND = registry.ROOT / "cuda_impl" / "pybind"
 _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 
+USER_FILE_BYTES = 1 << 18
+"""The largest file that is read outside of the project."""
+
 _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
 """Modules that serve every op: not part of an implementation."""
 
@@ -29,7 +32,13 @@ _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 
 
 def text_of(path: Path) -> str:
-    """A Python file's text, decoded as the file declares, without a byte-order mark."""
+    """A Python file's text, decoded as the file declares, without a byte-order mark.
+
+    Raises:
+        OSError: a user's file is too large to parse.
+    """
+    if not path.is_relative_to(registry.ROOT) and path.stat().st_size > USER_FILE_BYTES:
+        raise OSError(f"{path.name} has {path.stat().st_size} bytes, and the most is {USER_FILE_BYTES}")
     with tokenize.open(path) as file:
         return file.read()
 
@@ -37,8 +46,8 @@ def text_of(path: Path) -> str:
 def lines_of_code(path: Path) -> Iterator[str]:
     """A file's code, without comments and docstrings, and without spaces that align words."""
     if path.suffix == ".py":
-        module = _parsed(path)
-        lines = (line for n, line in enumerate(module.text.split("\n"), 1) if n not in module.docstrings)
+        module = module_of(path)
+        lines = (line for n, line in enumerate(module.lines, 1) if n not in module.docstrings)
         piece = CodePiece("\n".join(lines), "python")
     else:
         piece = CodePiece(path.read_text(encoding="utf-8"), "cuda")
@@ -65,7 +74,7 @@ def own_sources(impl: Implementation) -> list[Path]:
         found = _with_imports(Path(code_of(impl.run).co_filename))
         if impl.route == "cupy":
             # Its kernels are in the files of the ops that it names.
-            named = {text for path in found for text in _parsed(path).strings}
+            named = {text for path in found for text in module_of(path).strings}
             for path in KERNELS.glob("*.cuh"):
                 found |= with_includes(path) if path.stem in named else set()
     if impl.way in ("cuda", LIBRARY):
@@ -110,51 +119,6 @@ def _includes_at(path: Path, changed_ns: int) -> tuple[Path, ...]:
     return tuple(file.resolve() for file in beside)
 
 
-def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:
-    """Names that a module imports from an implementation's files.
-
-    Args:
-        nodes: of the module's tree.
-        path: the module's file; imports are looked up in the project and beside it.
-
-    Returns:
-        For each name the file, and the name there; None where the name is the module.
-    """
-    found: dict[str, tuple[Path, str | None]] = {}
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                file = _project_file(alias.name, path)
-                if file is not None:
-                    found[alias.asname or alias.name] = file, None
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                name = alias.asname or alias.name
-                module = _project_file(f"{node.module}.{alias.name}", path)
-                package = _project_file(node.module, path)
-                if module is not None:
-                    found[name] = module, None
-                elif package is not None:
-                    found[name] = package, alias.name
-    return found
-
-
-def _project_file(module: str, importer: Path) -> Path | None:
-    """The file of a module; None for libraries and tools."""
-    if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
-        return None
-    files = (
-        root.joinpath(*module.split(".")).with_suffix(".py") for root in (registry.ROOT, importer.parent)
-    )
-    return next((file for file in files if file.is_file()), None)
-
-
-def _with_imports(path: Path) -> set[Path]:
-    return set(
-        _with_all(path, lambda file: [other for other, _ in imports_of(_parsed(file).imports, file).values()])
-    )
-
-
 def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> dict[Path, int]:
     """A file and every file that it uses, transitively, each with its least distance."""
     found: dict[Path, int] = {}
@@ -167,35 +131,82 @@ def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> dict[Path, 
     return found
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    """The parts of a module that hashes and imports need."""
+def _with_imports(path: Path) -> set[Path]:
+    return set(_with_all(path, lambda file: [other for other, _ in module_of(file).imported.values()]))
 
-    text: str
-    imports: tuple[ast.AST, ...]
-    strings: frozenset[str]
-    docstrings: frozenset[int]
+
+@dataclass(frozen=True)
+class Module:
+    """A Python file, parsed."""
+
+    lines: tuple[str, ...]
+    statements: tuple[ast.stmt, ...] = ()
+    """At top level and nested in them, but not in functions and classes."""
+    defined: Mapping[str, ast.stmt] = field(default_factory=dict)
+    """Functions, classes and assignments by name."""
+    imported: Mapping[str, tuple[Path, str | None]] = field(default_factory=dict)
+    """Names imported from an implementation's files, in the project and beside it: the file, and the name
+    there; None where the name is the module."""
+    strings: frozenset[str] = frozenset()
+    docstrings: frozenset[int] = frozenset()
     """Numbers of the lines that hold only a string statement."""
 
 
-def _parsed(path: Path) -> _Parsed:
-    return _parsed_at(path, path.stat().st_mtime_ns)
+def module_of(path: Path) -> Module:
+    """The parsed file; only its lines where it is no Python: a user's file may expect its import to fail."""
+    return _module_at(path, path.stat().st_mtime_ns)
 
 
-@functools.lru_cache
-def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
+@functools.cache
+def _module_at(path: Path, changed_ns: int) -> Module:
     try:
         text = text_of(path)
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):  # a user's file: its importer may expect the failure
-        return _Parsed(path.read_text(errors="replace"), (), frozenset(), frozenset())
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return Module(tuple(path.read_text(errors="replace").split("\n")))
+    nodes, lines = list(ast.walk(tree)), tuple(text.split("\n"))
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
-    return _Parsed(
-        text,
-        tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)),
+    statements = tuple(_statements(tree))
+    return Module(
+        lines,
+        statements,
+        {name: statement for statement in statements for name in _names(statement)},
+        dict(_imports(nodes, path)),
         frozenset(value for value in constants if isinstance(value, str)),
-        frozenset(_of_docstrings(nodes, text.split("\n"))),
+        frozenset(_of_docstrings(nodes, lines)),
     )
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Statements in preorder: a function may be registered in an ``if``, a ``try`` or a ``for``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _statements(child)
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    """What a statement defines."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, ast.Assign | ast.AnnAssign):
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
+
+
+def _imports(nodes: Iterable[ast.AST], path: Path) -> Iterator[tuple[str, tuple[Path, str | None]]]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if file := _project_file(alias.name, path):
+                    yield alias.asname or alias.name, (file, None)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if file := _project_file(f"{node.module}.{alias.name}", path):
+                    yield alias.asname or alias.name, (file, None)
+                elif file := _project_file(node.module, path):
+                    yield alias.asname or alias.name, (file, alias.name)
 
 
 def _of_docstrings(nodes: Iterable[ast.AST], lines: Sequence[str]) -> Iterator[int]:
@@ -207,3 +218,13 @@ def _of_docstrings(nodes: Iterable[ast.AST], lines: Sequence[str]) -> Iterator[i
             behind = lines[end - 1].encode()[node.end_col_offset :]
             if not before.strip() and not behind.strip():
                 yield from range(node.lineno, end + 1)
+
+
+def _project_file(module: str, importer: Path) -> Path | None:
+    """The file of a module; None for libraries and tools."""
+    if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
+        return None
+    files = (
+        root.joinpath(*module.split(".")).with_suffix(".py") for root in (registry.ROOT, importer.parent)
+    )
+    return next((file for file in files if file.is_file()), None)

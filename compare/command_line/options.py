@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from compare import registry
+from compare.model.architecture import limits
 from compare.model.op import ARCHITECTURE, Op, UsageError
 from compare.model.result import Options
-from compare.resources.occupancy import limits
 from compare.sandbox import isolation
 from compare.sandbox.words import printable
 
@@ -127,14 +127,11 @@ def archs(texts: Sequence[str]) -> tuple[str, ...]:
 # --------------------------------------------------------------------------- the ops that are meant
 
 
-def load(
-    files: Sequence[str], timeout_s: float, op: str | None = None, *, trusted: bool = True
-) -> dict[str, str]:
+def load(files: Sequence[str], op: str | None = None, *, trusted: bool = True) -> dict[str, str]:
     """Load users' files after the project's own, so that their rows come after them.
 
     Args:
         files: of ``--load``.
-        timeout_s: the most that loading one may take.
         op: the one that the command names; None: all of them.
         trusted: False: nothing will be compared, so a file that defines an op is not run.
 
@@ -150,7 +147,7 @@ def load(
         from compare.worker import user_files
 
         isolation.protect_judge()
-        defined = user_files.load(files, timeout_s, op, trusted=trusted)
+        defined = user_files.load(files, op, trusted=trusted)
     for name in {"all", *COMMANDS}.intersection(defined):
         raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
     for name, file in defined.items() if trusted else ():

@@ -246,7 +246,7 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps 
                 failures += outputs.failures([partial(_record, comparison)])
             if len(done) > 1:
                 print("\n")
-            yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.foreign)
+            yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.user_file)
             statuses.append(status.of(comparison, yours))
             view = View(arguments.every, arguments.explain, arguments.details, bool(arguments.html), yours)
             terminal.show(comparison, view)
@@ -268,7 +268,7 @@ def _work(arguments: argparse.Namespace, device: torch.device, log: Steps | None
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _say(log, "importing the implementations")
     one = None if arguments.what == "all" else arguments.what
-    selected = options.select(options.load(arguments.load, arguments.timeout, one), arguments.only)
+    selected = options.select(options.load(arguments.load, one), arguments.only)
     if arguments.matched:
         _check_matched(selected, arguments.only)
     work = [(op, run_options(op, arguments)) for op in selected]
@@ -325,7 +325,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: S
     from compare.worker.pool import WorkerPool
 
     renderers = outputs.renderers(arguments)
-    (op,) = options.select(options.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
+    (op,) = options.select(options.load(arguments.load, arguments.what), arguments.only)
     crossover.check(op, arguments.crossover)
     how = run_options(op, arguments)
     base = how.cases[0] if how.cases else op.cases.default

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from compare import registry
 from compare.command_line import options, status
 from compare.model.op import Implementation
-from compare.model.result import Options
 from compare.sandbox.words import printable
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from compare.worker.start import prepare
 
     device = prepare(arguments.device)
-    files = options.load(arguments.load, Options.timeout_s, trusted=False)
+    files = options.load(arguments.load, trusted=False)
     for op in options.select([name for name, file in files.items() if not file], arguments.only):
         title = f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}"
         _show(title, registry.implementations(op.name, arguments.only), device)

@@ -9,6 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare.model.limits import Count
@@ -378,10 +379,9 @@ class Implementation:
     are counted in roundings of it."""
     origin: str = ""
     """The file it was loaded from."""
-    foreign: bool = False
-    """Of a user's file, which no process but a worker loads: ``run`` only stands for it."""
-    source_hash: str = ""
-    """Of a user's file, read by another process: `compare.code_size.hashes.source_hash`."""
+    user_file: Path | None = None
+    """The user's file that it is in, if only workers load that: then ``run`` cannot be called here, and only
+    says where its function is written."""
     tunable: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """What of it can be chosen, as ``BLOCK_M``, each with the values that it takes.  Those that it has a
     keyword-only parameter for are passed to ``run``; one that has a single value is said and never passed."""

@@ -17,7 +17,7 @@ from compare.model.op import TritonLaunch
 from compare.pipeline import reading, triton_adapter
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
 from compare.pipeline.triton_adapter import MARK, Watched, cache_entry, watched
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 
 STAGES = ("source", "ast", *triton_adapter.STAGES, "sass")
 

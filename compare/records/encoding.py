@@ -16,8 +16,6 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 Value = TypeVar("Value")
 
 _DIGITS = 6
@@ -59,6 +57,8 @@ def decode(kind: type[Value], value: Any) -> Value:
     Raises:
         ValueError: ``value`` is not a ``kind``; names the field, as ``$.cases[0].case``.
     """
+    import msgspec  # `doctor` writes files without any package, and reads none
+
     # Not strict: "NaN" and "Infinity" are floats.  The hook is for paths.
     return msgspec.convert(value, kind, strict=False, dec_hook=lambda hooked, item: hooked(item))
 

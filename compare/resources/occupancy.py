@@ -1,53 +1,18 @@
 """How many blocks fit on a multiprocessor together: CUDA's occupancy rules.
 
-Source: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities" (the limits), and the toolkit's
-``cuda_occupancy.h`` (the rules).
+Source: NVIDIA, the CUDA toolkit's ``cuda_occupancy.h``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compare.model.op import ARCHITECTURE, UsageError
+from compare.model.architecture import limits
 
 WARP = 32
 _REGISTERS = 64 * 1024  # 32-bit, of a multiprocessor and the most of a block, on every architecture here
 _REGISTER_UNIT = 256  # registers are given to a warp in units of this many
 _SUB_PARTITIONS = 4  # each with a quarter of the registers; a warp lives in one
-_KB = 1024
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a multiprocessor of one architecture holds."""
-
-    threads: int
-    blocks: int
-    shared_bytes: int
-    """Shared memory for all resident blocks."""
-    reserved_bytes: int
-    """What CUDA takes of it for itself, for every block."""
-    shared_unit: int
-    """Shared memory is given to a block in units of this many bytes."""
-
-    @property
-    def block_shared_bytes(self) -> int:
-        """The most static and dynamic shared memory that a block may ask for."""
-        return self.shared_bytes - self.reserved_bytes
-
-
-LIMITS = {
-    75: Limits(1024, 16, 64 * _KB, 0, 256),
-    80: Limits(2048, 32, 164 * _KB, _KB, 128),
-    86: Limits(1536, 16, 100 * _KB, _KB, 128),
-    87: Limits(1536, 16, 164 * _KB, _KB, 128),
-    89: Limits(1536, 24, 100 * _KB, _KB, 128),
-    90: Limits(2048, 32, 228 * _KB, _KB, 128),
-    100: Limits(2048, 32, 228 * _KB, _KB, 128),
-    103: Limits(2048, 32, 228 * _KB, _KB, 128),
-    120: Limits(1536, 24, 100 * _KB, _KB, 128),
-    121: Limits(1536, 24, 100 * _KB, _KB, 128),
-}
 
 
 @dataclass(frozen=True)
@@ -60,19 +25,6 @@ class Occupancy:
     """Resident warps over the most a multiprocessor holds, 0 to 1."""
     limiter: str
     """What keeps it there: ``registers``, ``shared memory``, ``threads``, ``blocks``, or several, tied."""
-
-
-def limits(arch: str) -> Limits:
-    """What a multiprocessor of ``arch`` (``sm_90``, ``sm_90a``) holds.
-
-    Raises:
-        UsageError: an architecture whose limits are not known here.
-    """
-    match = ARCHITECTURE.fullmatch(arch)
-    if match is None or int(match[1]) not in LIMITS:
-        known = ", ".join(f"sm_{number}" for number in LIMITS)
-        raise UsageError(f"architecture {arch!r} is not known; there are {known}")
-    return LIMITS[int(match[1])]
 
 
 def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occupancy:

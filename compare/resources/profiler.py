@@ -18,10 +18,10 @@ import torch
 
 from compare.capture import Launch, capture_call
 from compare.device import arch
+from compare.model.architecture import LIMITS
 from compare.model.op import CudaLaunch, Implementation
 from compare.model.result import KernelResources
 from compare.resources.kernels import merged, with_occupancy
-from compare.resources.occupancy import LIMITS
 
 _ATTEMPTS = 2  # the first profile of a process may come back empty
 _LONGEST_NAME = 100  # ours are shorter; PyTorch's fill pages

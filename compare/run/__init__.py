@@ -22,8 +22,9 @@ from compare.model.op import Case, Implementation, Op, UsageError
 from compare.model.result import CaseComparison, Comparison, Environment, Options
 from compare.records import archive
 from compare.run.checking import check_case, skip_check
+from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, Progress, Step, silent
-from compare.run.resources import Compilation, compile_case, profile_case
+from compare.run.resources import compile_case, profile_case
 from compare.run.sources import Counting
 from compare.run.timing import WEIGHT, time_case, use_recorded_times
 from compare.timing import calibration, speed_of_light

@@ -120,7 +120,7 @@ def _seeds(context: Context, step: Step, impls: Iterable[Implementation]) -> Map
         return (context.options.seed, *(secrets.randbelow(1 << 31) for _ in range(count - 1)))
 
     own = drawn()
-    return {impl.label: drawn() if impl.foreign else own for impl in impls}
+    return {impl.label: drawn() if impl.user_file else own for impl in impls}
 
 
 def _unavailable(context: Context, impl: Implementation, case: Case) -> str | None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from compare.device import default_archs, lacks
 from compare.model.op import Implementation
 from compare.model.result import UNREAD, WRONG, Row
-from compare.resources import profiles
 from compare.resources.kernels import borrowed
-from compare.resources.static import Compiling, Refused, Request, Resources
+from compare.resources.static import Refused, Request, Resources, keep, kept, key_of
 from compare.run.checking import SLOW_TO_START
+from compare.run.compiling import Compilation, from_cubins
 from compare.run.context import CaseResult, Context
 from compare.run.verdict import verdict
 from compare.worker.buffers import CaseBuffers
@@ -21,40 +21,6 @@ from compare.worker.checking import Checking
 from compare.worker.messages import FindKernels
 from compare.worker.parallel import run_parallel
 from compare.worker.timing import Cheated
-
-_LESS_URGENT = 10
-"""Added to the nice value of what compiles while first calls are timed."""
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """Other processes that compile, while workers are checked, what no earlier run left behind."""
-
-    requests: tuple[Request, ...]
-    compiling: Compiling
-
-    @classmethod
-    def begin(cls, context: Context) -> Compilation:
-        """Start compiling all kernels whose resources are read, except users' files: those have to be
-        correct first."""
-        requests = tuple(
-            Request(context.op, impl, step.case, arch)
-            for step in context.steps
-            if step.inspect
-            for impl in context.impls
-            if not impl.foreign and not impl.stand_in
-            for arch in context.archs_of(impl)
-        )
-        nice = _LESS_URGENT if context.on_gpu else 0
-        return cls(requests, Compiling(requests, nice, context.options.timeout_s))
-
-    def wait(self, context: Context) -> None:
-        """Wait until all is compiled, as that would disturb the timing."""
-        context.meter.say(f"compiling for {', '.join(context.archs)}")
-        self.compiling.results()
-
-    def stop(self) -> None:
-        self.compiling.stop()
 
 
 def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, last: bool) -> None:
@@ -73,22 +39,23 @@ def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, 
         return
     launched: dict[str, list[str]] = {}
     card = torch.cuda.get_device_name(context.device)
-    requests = {
-        impl.label: Request(context.op, impl, result.case, default_archs(context.device)[0])
+    keys = {
+        impl.label: key_of(Request(context.op, impl, result.case, default_archs(context.device)[0]), card)
         for impl in impls
-        if not (impl.foreign or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
+        if not (impl.user_file or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
     }
 
-    def keep(impl: Implementation, kernels: Resources) -> None:
+    def take(impl: Implementation, kernels: Resources) -> None:
         launched[impl.label] = [] if isinstance(kernels, Exception) else [each.kernel for each in kernels]
         entry = result.entries[impl.label]
         entry.row = with_resources(entry.row, {"": kernels}, on_gpu=True)
 
     for impl in impls:
-        if impl.label in requests and (kernels := profiles.kept(requests[impl.label], card)):
+        earlier = kept(keys[impl.label]) if impl.label in keys else None
+        if earlier is not None:
             if last:
                 context.pool.dismiss(impl)
-            keep(impl, kernels)
+            take(impl, earlier)
     buffers.put(context.inputs(result.case), 0)
     buffers.poison()
     places = buffers.places
@@ -98,7 +65,7 @@ def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, 
         try:
             worker = context.pool.of(impl)
             buffers.hand_to(worker)
-            profile = worker.ask(FindKernels(places, buffers.options), "being profiled")
+            profile = worker.ask(FindKernels(places), "being profiled")
             own[impl.label] = [*profile.own]
             return profile.kernels
         except Exception as error:
@@ -110,10 +77,10 @@ def profile_case(context: Context, result: CaseResult, buffers: CaseBuffers, *, 
     unknown = [impl for impl in impls if impl.label not in launched]
     context.meter.say(f"profiling the kernels of {len(unknown)}")
     width = Checking(context.op, result.case, context.device, context.pool, {}).width(len(unknown))
-    for impl, found in run_parallel(profiled, unknown, width, context.pool.close):
-        keep(impl, found)
-        if impl.label in requests and not isinstance(found, Exception):
-            profiles.keep(requests[impl.label], card, found)
+    for impl, kernels in run_parallel(profiled, unknown, width, context.pool.close):
+        take(impl, kernels)
+        if impl.label in keys and isinstance(kernels, tuple) and kernels:  # a first profile may be empty
+            keep(keys[impl.label], kernels)
     _refuse_borrowers(context, result, launched, own)
 
 
@@ -132,10 +99,10 @@ def _refuse_borrowers(
         own: the names of those that an implementation launches itself, by label.
     """
     impls = [entry.impl for label, entry in result.entries.items() if label in launched]
-    torchs = [impl.label for impl in impls if impl.way == "torch" and not impl.foreign]
+    torchs = [impl.label for impl in impls if impl.way == "torch" and not impl.user_file]
     pytorchs = [name for label in torchs for name in launched[label]]
     for impl in impls:
-        if not impl.foreign or impl.way == "torch" or impl.label not in own:
+        if not impl.user_file or impl.way == "torch" or impl.label not in own:
             continue
         if theirs := borrowed(launched[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
             problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
@@ -148,18 +115,14 @@ def compile_case(context: Context, result: CaseResult, compilation: Compilation)
         label: entry for label, entry in result.entries.items() if entry.row.status not in (*WRONG, "failed")
     }
     with context.meter.part(f"compiling for {', '.join(context.archs)}", len(context.impls)) as part:
-        compiled = compilation.compiling.results(lambda done, total: part(done / total))
-    later = tuple(
+        compiled = compilation.results(part)
+    later = [
         Request(context.op, entry.impl, result.case, arch)
         for entry in entries.values()
-        if entry.impl.foreign or (entry.impl.stand_in and entry.impl.parameters)
+        if entry.impl.user_file or (entry.impl.stand_in and entry.impl.parameters)
         for arch in context.archs_of(entry.impl)
-    )
-    compiling = Compiling(later, timeout_s=context.options.timeout_s)
-    try:
-        compiled += compiling.results()
-    finally:
-        compiling.stop()
+    ]
+    compiled += from_cubins(later, timeout_s=context.options.timeout_s)
     by_label: dict[str, dict[str, Resources]] = {label: {} for label in entries}
     for request, kernels in zip((*compilation.requests, *later), compiled, strict=True):
         if request.case == result.case and request.impl.label in entries:

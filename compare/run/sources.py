@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.code_size.count import Launched, kept_code_size
+from compare.code_size.count import Launched, code_size, kept_code_size
 from compare.model.op import Implementation
 from compare.model.result import CodeSize
-from compare.worker.foreign import Description
-from compare.worker.messages import Count, FindLaunched
+from compare.worker.messages import FindLaunched
 from compare.worker.pool import WorkerPool
-from compare.worker.user_files import reader
 
 
 class Counting:
@@ -23,29 +21,23 @@ class Counting:
         self.code_sizes: dict[str, CodeSize] = {}
         self.uncounted: dict[str, str] = {}
         """Why there is no code size."""
-        self._own = [impl for impl in impls if not impl.base and not impl.foreign]
+        self._own = [impl for impl in impls if not impl.base and not impl.user_file]
         for impl in impls:
-            if impl.foreign and not impl.base:
-                self._count(impl, pool)
+            if impl.user_file and not impl.base:
+                self._count(impl, _launched(impl, pool))
 
     def finish(self) -> None:
         """Complete `code_sizes`."""
         for impl in self._own:
             self._count(impl)
 
-    def _count(self, impl: Implementation, pool: WorkerPool | None = None) -> None:
+    def _count(self, impl: Implementation, kernels: Launched | None = None) -> None:
         try:
-            self.code_sizes[impl.label] = kept_code_size(impl) if pool is None else _users(impl, pool)
+            # What a user's worker reports is not cached.
+            found = kept_code_size(impl) if kernels is None else code_size(impl, kernels)
+            self.code_sizes[impl.label] = found
         except Exception as error:
             self.uncounted[impl.label] = f"code size unread: {error}"
-
-
-def _users(impl: Implementation, pool: WorkerPool) -> CodeSize:
-    """A user's file is not run in this process and not parsed; what its worker reports is not cached."""
-    kernels = _launched(impl, pool)
-    with reader(f"the reader of {impl.label}", pool.timeout_s) as worker:
-        request = Count(impl.origin, Description.of(impl, impl.origin), kernels)
-        return worker.ask(request, "reading its source")
 
 
 def _launched(impl: Implementation, pool: WorkerPool) -> Launched:

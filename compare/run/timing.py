@@ -46,9 +46,9 @@ def time_case(context: Context, result: CaseResult, buffers: CaseBuffers) -> Non
         Replaying(op, case, buffers, options.timeout_s) as replaying,
         context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part,
     ):
-        if foreign := [impl for impl in impls if impl.foreign]:
+        if of_users := [impl for impl in impls if impl.user_file]:
             context.meter.say("recording the rows of users' files")
-            replaying.prepare(foreign)
+            replaying.prepare(of_users)
         subject = Subject(
             op,
             impls,
@@ -59,7 +59,6 @@ def time_case(context: Context, result: CaseResult, buffers: CaseBuffers) -> Non
             ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, buffers)),
             {entry.row.label: entry.first_call_ms for entry in entries if entry.first_call_ms is not None},
             replaying.runners,
-            replaying.unverified,
         )
         settings = Settings(
             CudaStopwatch(device),

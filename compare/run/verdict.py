@@ -9,7 +9,7 @@ import traceback
 from compare.model.op import UsageError
 from compare.model.result import Status
 from compare.resources.static import CompileError, Refused
-from compare.worker.process import Ended, Raised
+from compare.worker.process import Ended, NotLoaded, Raised
 from compare.worker.timing import Cheated
 from cuda_impl.build import is_asserted
 
@@ -30,7 +30,7 @@ def verdict(error: BaseException) -> tuple[Status, str]:
         return "unavailable", f"out of memory on this device{_asked(text)}; give a smaller --case"
     if isinstance(error, Cheated):
         return "disagrees", _cut(text, _LONGEST_OF_COMPILERS)
-    if isinstance(error, Ended):
+    if isinstance(error, (Ended, NotLoaded)):
         return "failed", text
     name = error.name if isinstance(error, Raised) else type(error).__name__
     if name == "BuildError":

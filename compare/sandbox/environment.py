@@ -25,12 +25,17 @@ def kept(name: str) -> bool:
     return _KEPT.fullmatch(name) is not None and not _SECRET.search(name)
 
 
+def kept_variables() -> dict[str, str]:
+    """This process's variables that a process with user code keeps."""
+    return {name: value for name, value in os.environ.items() if kept(name)}
+
+
 def begin_again_without_others() -> None:
     """Start this command's program again without the other variables, if it has any.
 
     Workers are forks of this process: what it has read once stays in their memory.
     """
-    found = {name: value for name, value in os.environ.items() if kept(name)}
+    found = kept_variables()
     begun_by = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
     if len(found) < len(os.environ) and "".join(begun_by).endswith("-mcompare"):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import resource
 import select
@@ -17,14 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from compare.sandbox import kernel
+from compare.sandbox.limits import close_all_but, limit
 
 PRIVATE_BYTES = 1 << 30
 """Size of the private folder."""
@@ -51,15 +50,8 @@ class Isolation:
     landlock: int = 0
     """Version of Landlock's ABI; 0: none."""
     seccomp: bool = False
-    refused: tuple[str, ...] = ()
+    refused: Sequence[str] = ()
     """Why not more: ``namespaces: Operation not permitted``."""
-
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Isolation:
-        return cls(**told | {"refused": tuple(told["refused"])})
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def holds(self) -> bool:
@@ -84,38 +76,47 @@ class Isolation:
 
 @functools.cache
 def found() -> Isolation:
-    """The mechanisms that work here, each tried in a child process."""
-    program = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import probe; probe()"
-    command = [sys.executable, "-I", "-c", program]  # else Python's own modules come from the current folder
+    """The mechanisms that work here, each tried in a process of its own."""
+    version, private = kernel.landlock_version(), private_folder()
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20, check=True)
-        return Isolation.from_json(json.loads(done.stdout))
-    except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
-        return Isolation(refused=(f"the probe failed: {error}",))
+        why = {name: _why_not(name, private) for name in ("namespaces", "Landlock", "seccomp")}
+    finally:
+        remove(private)
+    refused = tuple(f"{name}: {reason}" for name, reason in why.items() if reason)
+    return Isolation(not why["namespaces"], 0 if why["Landlock"] else version, not why["seccomp"], refused)
 
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
-def probe() -> None:
-    """Try each mechanism in a child of this process, and print what works as JSON."""
-    version = kernel.landlock_version()
-    private, gpu = private_folder(), has_gpu()
+def _why_not(mechanism: str, private: Path) -> str:
+    """Why a mechanism does not work here; empty: it does."""
+    program = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import probe; probe(*sys.argv[1:])"
+    command = [sys.executable, "-I", "-c", program]  # else Python's own modules come from the current folder
     try:
-        tries: dict[str, Callable[[], object]] = {
-            "namespaces": lambda: _into_namespaces(private, None, gpu=gpu),
-            "Landlock": lambda: _into_landlock(version, private, gpu=gpu),
-            "seccomp": lambda: kernel.seccomp(gpu=gpu),
-        }
+        done = subprocess.run([*command, mechanism, str(private)], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the probe failed: {error}"
+    if done.returncode == 0:
+        return ""
+    return done.stderr.strip().rpartition("\n")[2][:300] or f"its process ended with status {done.returncode}"
+
+
+def probe(mechanism: str, folder: str) -> None:
+    """Try a mechanism in this process, and on a GPU CUDA with it, whose driver may need what that refuses."""
+    private, gpu = Path(folder), has_gpu()
+    try:
+        if mechanism == "namespaces":
+            _into_namespaces(private, None, gpu=gpu)
+        elif mechanism == "Landlock":
+            _into_landlock(kernel.landlock_version(), private, gpu=gpu)
+        else:
+            kernel.seccomp(gpu=gpu)
         if gpu:
-            tries = {name: partial(_with_cuda, attempt) for name, attempt in tries.items()}
-        why = {name: _why_not(attempt) for name, attempt in tries.items()}
-    finally:
-        remove(private)
-    refused = tuple(f"{name}: {said}" for name, said in why.items() if said)
-    landlock = 0 if why["Landlock"] else version
-    result = Isolation(not why["namespaces"], landlock, not why["seccomp"], refused)
-    print(json.dumps(result.as_json()))
+            start_cuda()
+    except OSError as error:
+        sys.exit(str(error))
+    os._exit(0)
 
 
 def has_gpu() -> bool:
@@ -123,31 +124,11 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
-def _with_cuda(attempt: Callable[[], object]) -> None:
-    """Try a mechanism, then CUDA: a container's driver may need what the mechanism refuses."""
-    attempt()
+def start_cuda() -> None:
+    """Make a CUDA context; an `OSError` if that fails."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     if error := cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0):
         raise OSError(f"CUDA does not start with it (error {error})")
-
-
-def _why_not(attempt: Callable[[], object]) -> str:
-    """Why the kernel refuses; empty if it does not.  What is tried takes effect in a child process only."""
-    receiver, sender = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            attempt()
-            os._exit(0)
-        except BaseException as error:
-            os.write(sender, str(error).encode()[:300])
-        finally:
-            os._exit(1)
-    os.close(sender)
-    with os.fdopen(receiver, "rb") as said:
-        why = said.read(300).decode(errors="replace")
-    _, status = os.waitpid(child, 0)
-    return why or ("" if status == 0 else f"its process ended with status {status}")
 
 
 def protect_judge() -> None:
@@ -262,9 +243,7 @@ def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:
             (private / "shm").mkdir()
             kernel.bind(private / "shm", _SHARED_MEMORY)
         _continue_as_child(lifeline)
-    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    most = _PROCESSES if hard == resource.RLIM_INFINITY else min(_PROCESSES, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    limit(resource.RLIMIT_NPROC, _PROCESSES)
     kernel.drop_capabilities()
 
 
@@ -274,7 +253,7 @@ def _continue_as_child(lifeline: int | None) -> None:
     first = os.fork()
     if first:
         watched = [receiver] if lifeline is None else [receiver, lifeline]
-        _close_all_but(*watched)
+        close_all_but(*watched)
         if receiver not in select.select(watched, [], [])[0]:
             os._exit(1)
         status = os.read(receiver, 4)
@@ -285,21 +264,13 @@ def _continue_as_child(lifeline: int | None) -> None:
         kernel.mount_proc(_PROCESSES)
     inner = os.fork()
     if inner:
-        _close_all_but(sender)
+        close_all_but(sender)
         while (ended := os.wait())[0] != inner:
             pass
         os.write(sender, ended[1].to_bytes(4, "little"))
         os._exit(0)
     os.close(receiver)
     os.close(sender)
-
-
-def _close_all_but(*kept: int) -> None:
-    begin = 0
-    for descriptor in sorted(kept):
-        os.closerange(begin, descriptor)
-        begin = descriptor + 1
-    os.closerange(begin, 1 << 16)
 
 
 def _end_like(status: int) -> NoReturn:

@@ -52,6 +52,11 @@ def not_dumpable() -> None:
     prctl(_SET_DUMPABLE, 0)
 
 
+def no_new_privileges() -> None:
+    """Let no program that this process starts gain privileges, as by set-user-ID."""
+    prctl(_SET_NO_NEW_PRIVILEGES, 1)
+
+
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent exits."""
     prctl(_SET_PARENT_DEATH_SIGNAL, 9)
@@ -164,7 +169,7 @@ def landlock(version: int, folders: Iterable[Path], devices: Iterable[Path]) -> 
                 _check(_libc.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock_add_rule for {path}")
             finally:
                 os.close(descriptor)
-        prctl(_SET_NO_NEW_PRIVILEGES, 1)
+        no_new_privileges()
         _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
@@ -273,5 +278,5 @@ def _install(program: list[_Instruction]) -> None:
     code = b"".join(struct.pack("HBBI", *step) for step in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer))
-    prctl(_SET_NO_NEW_PRIVILEGES, 1)
+    no_new_privileges()
     _check(_libc.prctl(_SET_SECCOMP, 2, filter_, 0, 0), "prctl SECCOMP")

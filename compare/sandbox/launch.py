@@ -16,7 +16,7 @@ from typing import IO
 
 from compare.registry import ROOT
 from compare.sandbox import isolation
-from compare.sandbox.environment import kept
+from compare.sandbox.environment import kept_variables
 from compare.sandbox.limits import HOST_BYTES, end_with, restrict
 
 
@@ -24,7 +24,7 @@ class IsolatedProcess:
     """A process that runs a module in isolation, in a process group of its own.
 
     Args:
-        module: ``compare.resources.compiler_process``.
+        module: ``compare.pipeline.isolated``.
         words: its arguments.
         variables: environment variables beside those that building needs.
         noise: where what it prints to stderr goes.
@@ -35,15 +35,14 @@ class IsolatedProcess:
     ) -> None:
         self.private = isolation.private_folder()
         theirs, self._lifeline = os.pipe()
-        order = {"lifeline": theirs, "private": str(self.private), "isolation": isolation.found().as_json()}
-        environment = {name: value for name, value in os.environ.items() if kept(name)}
+        order = {"lifeline": theirs, "private": str(self.private), "isolation": vars(isolation.found())}
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, module, json.dumps(order), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
             cwd=ROOT,
-            env={**environment, **variables},
+            env={**kept_variables(), **variables},
             pass_fds=[theirs],
             start_new_session=True,
         )
@@ -61,7 +60,7 @@ def main(module: str, order: str, *words: str) -> None:
     lifeline = int(told["lifeline"])
     end_with(lifeline)
     restrict(None if isolation.has_gpu() else HOST_BYTES)
-    found = isolation.Isolation.from_json(told["isolation"])
+    found = isolation.Isolation(**told["isolation"])
     isolation.enter(found, Path(told["private"]), lifeline, gpu=False)
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

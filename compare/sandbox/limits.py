@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import resource
@@ -11,9 +10,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from compare.sandbox.environment import kept
-
-_NO_NEW_PRIVILEGES = 38  # <linux/prctl.h>
+from compare.sandbox import kernel
 
 FILE_BYTES = 1 << 30
 """Largest file that a worker may write; compilers write up to about 50 MB."""
@@ -42,27 +39,14 @@ def confine(connection: int, output: int, lifeline: int, host_bytes: int | None)
 
 
 def restrict(host_bytes: int | None) -> None:
-    """Limit a process with user code: environment, memory, core dumps, file size, privileges."""
+    """Limit a process with user code: memory, core dumps, file size, privileges."""
     if host_bytes is not None:
-        _limit(resource.RLIMIT_AS, _address_space() + host_bytes)
-    for name in [name for name in os.environ if not kept(name)]:
-        del os.environ[name]
-    _forget_environment()
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
+        limit(resource.RLIMIT_AS, _address_space() + host_bytes)
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_FSIZE, FILE_BYTES)
     with suppress(OSError):  # out of memory, the kernel kills this process first, not the judge
         Path("/proc/self/oom_score_adj").write_text("1000")
-    ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-
-
-def _forget_environment() -> None:
-    """Overwrite the variables that are not kept where the kernel put them: ``/proc/self/environ``."""
-    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
-    at = start
-    for entry in ctypes.string_at(start, end - start).split(b"\0"):
-        if not kept(os.fsdecode(entry.partition(b"=")[0])):
-            ctypes.memset(at, 0, len(entry))
-        at += len(entry) + 1
+    kernel.no_new_privileges()
 
 
 def end_with(lifeline: int) -> None:
@@ -80,13 +64,16 @@ def end_with(lifeline: int) -> None:
 
 def close_all_but(*kept_open: int) -> None:
     """Close inherited descriptors: a write into the server's pipes would end it, and all workers with it."""
-    for descriptor in map(int, (path.name for path in Path("/proc/self/fd").iterdir())):
-        if descriptor not in kept_open:
-            with suppress(OSError):  # the descriptor of this listing
-                os.close(descriptor)
+    begin = 0
+    for descriptor in sorted(kept_open):
+        if begin < descriptor:  # closerange(0, 0) closes all
+            os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    os.closerange(begin, 1 << 16)
 
 
-def _limit(kind: int, value: int) -> None:
+def limit(kind: int, value: int) -> None:
+    """Set a resource limit, soft and hard, to ``value`` or the present hard limit if that is less."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

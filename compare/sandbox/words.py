@@ -65,38 +65,34 @@ def read_json(message: bytes, values: int = _MOST_VALUES, text: int = _LONGEST_T
     Raises:
         ValueError: it is no JSON, or deeper, longer or more than any honest one.
     """
-    try:
-        told = json.loads(message)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
-    count, level, depth = 0, [told], 0
-    while level:
-        count, depth = count + len(level), depth + 1
+    count = 0
+
+    def checked(part: Any, depth: int) -> Any:
+        nonlocal count
+        count += 1
         if depth > _DEEPEST or count > values:
             raise ValueError(f"more than {_DEEPEST} levels or {values} values")
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += [*each.keys(), *each.values()]
-            elif isinstance(each, list):
-                inner += each
-            elif isinstance(each, str) and len(each) > text:
+        if isinstance(part, str):
+            if len(part) > text:
                 raise ValueError(f"a text of more than {text} characters")
-            elif isinstance(each, int) and abs(each) >> 63:
-                raise ValueError("a number of more than 64 bits")
-        level = inner
-    return printable(told)
+            return printable(part)
+        if isinstance(part, list):
+            return [checked(each, depth + 1) for each in part]
+        if isinstance(part, dict):
+            return {checked(key, depth + 1): checked(value, depth + 1) for key, value in part.items()}
+        if isinstance(part, int) and abs(part) >> 63:
+            raise ValueError("a number of more than 64 bits")
+        return part
+
+    try:
+        return checked(json.loads(message), 1)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
 
 
-def printable(told: Any) -> Any:
-    """Strings of a JSON value with "?" for control characters, which could rewrite the terminal."""
-    if isinstance(told, str):
-        return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in told)
-    if isinstance(told, list):
-        return [printable(each) for each in told]
-    if isinstance(told, dict):
-        return {printable(key): printable(value) for key, value in told.items()}
-    return told
+def printable(text: str) -> str:
+    """A text with "?" for control characters, which could rewrite the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 _SIGNALS = {

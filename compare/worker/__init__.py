@@ -20,7 +20,6 @@ buffers     the shared memory of one case, and a worker as a `compare.checking.s
 checking    the checks of one case, in parallel
 timing      workers timed by `compare.timing.rounds`
 calibration A/A measurements for `compare.timing.calibration`
-user_files  the user's files (``--load``), described by a worker
-foreign     their implementations in processes that have not loaded the files
+user_files  the rows of the user's files (``--load``), read from their text
 =========== ======================================================================================
 """

@@ -15,7 +15,7 @@ from compare.checking.stage import CallResult
 from compare.model.op import Case, Op
 from compare.timing.stopwatch import how_many_sets
 from compare.worker import messages
-from compare.worker.memory import ALIGNMENT, Placement, SharedMemory, kinds_of, of_kinds, room, shared_outputs
+from compare.worker.memory import ALIGNMENT, Placement, SharedMemory, places_of, room
 from compare.worker.process import Worker
 
 _SHIFTS = 64
@@ -29,7 +29,8 @@ _STAGED_BYTES = 256 << 20
 
 
 class CaseBuffers:
-    """The shared memory of one case: inputs, read by all workers, and outputs, written by one at a time.
+    """The shared memory of one case: inputs, read by all workers, and behind them outputs, written by one at
+    a time.
 
     The judge keeps the reference elsewhere.
 
@@ -49,11 +50,12 @@ class CaseBuffers:
         self.next_values_offset = self.sets * self.set_bytes if staged else None
         """Offset of the next values in bytes; None where the inputs are too large for it to matter."""
         self.expected = expected
-        self.options = dict(op.options(case))
+        self._options = dict(op.options(case))
         size = (self.sets + (self.next_values_offset is not None)) * self.set_bytes
-        self.inputs = SharedMemory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
-        self.outputs = SharedMemory(room(of_kinds(kinds_of(expected)).values()), device)
-        self._shared_outputs = shared_outputs(self.outputs, expected)
+        self._outputs_offset = size + (0 if timed else _SHIFTS * ALIGNMENT)
+        outputs = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in expected.values()]
+        self.memory = SharedMemory(self._outputs_offset + room(outputs), device)
+        self._outputs = dict(zip(expected, places_of(outputs, self._outputs_offset), strict=True))
         self._holders: set[Worker] = set()
         self._placed: tuple[torch.Tensor, ...] = ()
         self.places: tuple[Placement, ...] = ()
@@ -66,15 +68,15 @@ class CaseBuffers:
         """Take the memory back from the workers, and free it."""
         self.take_back([*self._holders])
         self._placed = ()
-        self._shared_outputs = {}
-        self.inputs.close()
-        self.outputs.close()
+        self.memory.close()
 
     def hand_to(self, worker: Worker) -> None:
         """Share the memory with a worker, once."""
         if worker not in self._holders:
-            worker.share("inputs", self.inputs)
-            worker.share("outputs", self.outputs)
+            memory = self.memory
+            request = messages.Share(memory.size, memory.handle, self._outputs, self._options)
+            worker.send(request, memory.descriptors)
+            worker.receive("taking its inputs")
             self._holders.add(worker)
 
     def take_back(self, workers: Collection[Worker]) -> None:
@@ -91,19 +93,19 @@ class CaseBuffers:
     def put(self, inputs: Sequence[torch.Tensor], start: int) -> tuple[torch.Tensor, ...]:
         """Copy inputs into shared memory at ``start``, unless they were the last ones copied."""
         if inputs is not self._placed:
-            self.places = tuple(self.inputs.put(inputs, start))
-            self._placed = tuple(self.inputs.tensor(place) for place in self.places)
+            self.places = tuple(self.memory.put(inputs, start))
+            self._placed = tuple(self.memory.tensor(place) for place in self.places)
         return self._placed
 
     def poison(self, poison: int = POISON) -> None:
         """Fill the outputs' memory with poison, and wait for it: CUDA does not order two processes' work."""
-        self.outputs.bytes.view(torch.int16).fill_(poison)
-        if self.inputs.device.type == "cuda":
-            torch.cuda.synchronize(self.inputs.device)
+        self.memory.bytes[self._outputs_offset :].view(torch.int16).fill_(poison)
+        if self.memory.device.type == "cuda":
+            torch.cuda.synchronize(self.memory.device)
 
     def take(self) -> Outputs:
         """A copy of the outputs; poisons the shared memory."""
-        outputs = {name: shared_output.clone() for name, shared_output in self._shared_outputs.items()}
+        outputs = {name: self.memory.tensor(place).clone() for name, place in self._outputs.items()}
         self.poison()
         return outputs
 
@@ -132,7 +134,7 @@ class WorkerStage:
         buffers, worker = self._buffers, self._worker
         buffers.hand_to(worker)
         buffers.poison(poison)
-        request = messages.CheckCall(buffers.places, kinds_of(expected), buffers.options, poison)
+        request = messages.CheckCall(buffers.places, poison)
         called = worker.ask(request, self._step)
         self._step = "a call"
         return CallResult(

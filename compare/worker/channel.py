@@ -12,9 +12,9 @@ from math import ceil
 
 _LENGTH = struct.Struct("!i")
 _MOST_DESCRIPTORS = 4
-ANSWER_BYTES = 4 << 20
+_ANSWER_BYTES = 4 << 20
 """Largest message that the judge reads."""
-REQUEST_BYTES = (1 << 31) - 1
+_REQUEST_BYTES = (1 << 31) - 1
 """Largest message that a worker reads."""
 
 
@@ -23,12 +23,12 @@ class Channel:
 
     Args:
         end: closed with the channel.
-        most_bytes: the largest message that is read.
-        trusted: the other end may send descriptors.
+        from_judge: the other end is the judge's, which may send longer messages, and descriptors.
     """
 
-    def __init__(self, end: socket.socket, most_bytes: int = ANSWER_BYTES, *, trusted: bool = False) -> None:
-        self._end, self._most_bytes, self._trusted = end, most_bytes, trusted
+    def __init__(self, end: socket.socket, *, from_judge: bool = False) -> None:
+        self._end, self._from_judge = end, from_judge
+        self._most_bytes = _REQUEST_BYTES if from_judge else _ANSWER_BYTES
         self._buffer = bytearray()
         self.descriptors: list[int] = []
         """Those that came with the messages received so far, and that were not taken out yet."""
@@ -89,7 +89,7 @@ class Channel:
         return message
 
     def _read(self) -> bytes:
-        if not self._trusted:  # descriptors that are not received are closed by the kernel
+        if not self._from_judge:  # descriptors that are not received are closed by the kernel
             return self._end.recv(1 << 16)
         more, descriptors, _, _ = socket.recv_fds(self._end, 1 << 16, _MOST_DESCRIPTORS)
         self.descriptors += descriptors

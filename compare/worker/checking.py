@@ -167,10 +167,10 @@ class Checking:
             self._case,
             self._device,
             self._seeds[impl.label],
-            CheckOptions(stage, probes, impl.foreign, impl.has_own_kernels),
+            CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels),
         )
         clock("checked in")
-        if impl.foreign and agreement.passed and self._nearby:
+        if impl.user_file and agreement.passed and self._nearby:
             agreement = self._elsewhere(impl, worker, agreement)
         rest = worker.ask(messages.Rest())
         outcome.held_bytes = rest.held_bytes
@@ -209,7 +209,7 @@ class Checking:
         buffers.poison()
         device = torch.cuda.get_device_name(self._device)
         before = [] if self._retune else cache.found_before(impl, device)
-        request = messages.First(buffers.places, tuple(before), buffers.options)
+        request = messages.First(buffers.places, tuple(before))
         first = worker.ask(request, "building and the first call")
         found = cache.dated(first.tunings)
         cache.keep(impl, device, found)

@@ -1,7 +1,4 @@
-"""`compare.worker.memory` on a GPU: an allocation that another process can open through CUDA IPC.
-
-CUDA IPC shares whole allocations, so each tensor group gets its own.
-"""
+"""`compare.worker.memory` on a GPU: an allocation that another process can open through CUDA IPC."""
 
 from __future__ import annotations
 
@@ -22,28 +19,30 @@ def _on(device: torch.device) -> Iterator[None]:
         yield
 
 
-class _SharedGpuMemory:
-    def __init__(self, pointer: int, size: int, device: torch.device) -> None:
-        self.device, self.pointer = device, pointer
-        self.bytes = self.part(0, size)
+class GpuPages:
+    """A whole allocation, as CUDA IPC shares no part of one.
 
-    def part(self, start: int, size: int) -> torch.Tensor:
-        return memory_at(self.pointer + start, size, self.device)
-
-
-class GpuPages(_SharedGpuMemory):
-    """The judge's side."""
+    Args:
+        size: in bytes.
+        opened: the handle of another process's allocation; empty: a new one.
+    """
 
     descriptors = ()
     """None: the handle is all that another process needs."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
+    def __init__(self, size: int, device: torch.device, opened: bytes) -> None:
+        self.device, self._opened = device, opened
         try:
             with _on(device):
-                pointer = runtime.malloc(size)
+                self.pointer = runtime.ipcOpenMemHandle(opened) if opened else runtime.malloc(size)
         except runtime.CUDARuntimeError as error:
+            if opened:
+                raise
             raise MemoryError(f"{size / 1e9:.1f} GB to share with workers: {error}") from error
-        super().__init__(pointer, size, device)
+        self.bytes = self.part(0, size)
+
+    def part(self, start: int, size: int) -> torch.Tensor:
+        return memory_at(self.pointer + start, size, self.device)
 
     @property
     def handle(self) -> bytes:
@@ -54,19 +53,7 @@ class GpuPages(_SharedGpuMemory):
         self.bytes = torch.empty(0)
         with _on(self.device):
             torch.cuda.synchronize()
-            runtime.free(self.pointer)
-
-
-class GpuView(_SharedGpuMemory):
-    """The worker's side."""
-
-    def __init__(self, size: int, handle: bytes, device: torch.device) -> None:
-        with _on(device):
-            pointer = runtime.ipcOpenMemHandle(handle)
-        super().__init__(pointer, size, device)
-
-    def close(self) -> None:
-        self.bytes = torch.empty(0)
-        with _on(self.device):
-            torch.cuda.synchronize()
-            runtime.ipcCloseMemHandle(self.pointer)
+            if self._opened:
+                runtime.ipcCloseMemHandle(self.pointer)
+            else:
+                runtime.free(self.pointer)

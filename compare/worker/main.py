@@ -27,8 +27,7 @@ from compare import registry
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Outputs
 from compare.checking.stage import LocalStage, tensors_of
-from compare.code_size.count import code_size, launched
-from compare.code_size.hashes import source_hash
+from compare.code_size.count import launched
 from compare.model.op import Implementation, UsageError
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
@@ -38,6 +37,7 @@ from compare.replay.nodes import Recording
 from compare.replay.player import Player
 from compare.replay.record import Recorder
 from compare.replay.sources import Sources
+from compare.resources.compiler import Compiler
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
@@ -45,9 +45,8 @@ from compare.sandbox.words import raised_in
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import messages
-from compare.worker.channel import REQUEST_BYTES, Channel
-from compare.worker.foreign import Description
-from compare.worker.memory import Placement, SharedView, of_kinds, shared_outputs, tensor_in
+from compare.worker.channel import Channel
+from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
@@ -76,7 +75,7 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.freeze()  # the server's imports are never garbage: scanning them costs time
-    serve(Channel(socket.socket(fileno=connection), REQUEST_BYTES, trusted=True))
+    serve(Channel(socket.socket(fileno=connection), from_judge=True))
 
 
 def serve(channel: Channel) -> None:
@@ -146,11 +145,15 @@ class Handlers:
         self._device = torch.device("cpu")
         self._impl: Implementation | None = None
         self._stage: LocalStage | None = None
-        self._views: dict[str, SharedView] = {}
+        self._memory: SharedMemory | None = None
+        self._outputs: Outputs = {}
+        """Tensors in the shared memory."""
+        self._options: dict[str, Any] = {}
         self._bench: _Bench | None = None
         self._recorder: Recorder | None = None
         self._player: Player | None = None
         self._arena: Arena | None = None
+        self._compiler = Compiler()
 
     def handle(self, request: messages.WorkerRequest[Any]) -> Any:
         """The value of the answer; its type is the request's type argument."""
@@ -160,7 +163,7 @@ class Handlers:
             case messages.Connect():
                 return self._connect()
             case messages.Load():
-                return self._load(request.files)
+                self._load(request.files)
             case messages.Choose():
                 self._choose(request)
             case messages.LimitMemory():
@@ -187,12 +190,22 @@ class Handlers:
                 return self._find_kernels(request)
             case messages.FindLaunched():
                 return launched(self.impl)
-            case messages.Hash():
-                return tuple(source_hash(each.stand_in(request.file)) for each in request.described)
-            case messages.Count():
-                return code_size(request.described.stand_in(request.file), request.launched)
-            case _:
-                return self._time(request)
+            case messages.ReadResources():
+                return self._compiler.resources(
+                    self.impl, request.case, request.arch, disassemble=request.disassemble
+                )
+            case messages.Enter():
+                self._enter(request)
+            case messages.Prepare():
+                return self._prepare()
+            case messages.CallAgain():
+                return self._call_again()
+            case messages.Cold():
+                return self.bench.cold(request.which)
+            case messages.Warm():
+                return self.bench.warm(request.kind, request.which, request.repeats)
+            case messages.Capture():
+                self.bench.capture()
         return None
 
     @property
@@ -208,6 +221,8 @@ class Handlers:
     # ----------------------------------------------------------------------- once
 
     def _begin(self, request: messages.Setup) -> None:
+        if request.nice:  # isolated, it may not even ask
+            os.nice(request.nice)
         os.environ.update(request.environment)
         self._device = torch.device(request.device)
         for module in request.modules:
@@ -221,17 +236,17 @@ class Handlers:
             torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    def _load(self, files: Sequence[str]) -> messages.Contents:
-        loaded = registry.Loaded((), ())
+    def _load(self, files: Sequence[str]) -> None:
         with self._recorder.allocating() if self._recorder else nullcontext():
             for file in files:
-                loaded = registry.load(file, untrusted=True)
-        described = (Description.of(impl, files[-1]) for impl in loaded.implementations)
-        return messages.Contents(loaded.ops, tuple(described))
+                registry.load(file)
 
     def _choose(self, request: messages.Choose) -> None:
         label, parameters = request.label, request.parameters
-        impl = next(i for i in registry.implementations(request.op) if i.label == label)
+        impls = {impl.label: impl for impl in registry.implementations(request.op)}
+        if label not in impls:
+            raise UsageError(f"its file does not register {label} when it is run")
+        impl = impls[label]
         self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
         self._stage = LocalStage(self._impl, self._device)
 
@@ -254,22 +269,20 @@ class Handlers:
     def _share(self, request: messages.Share) -> None:
         descriptors = [*self._channel.descriptors]
         self._channel.descriptors.clear()
-        self._unmap([request.name])
-        self._views[request.name] = SharedView(request.size, request.handle, descriptors, self._device)
+        self._give_back()
+        self._memory = SharedMemory(request.size, self._device, request.handle, descriptors)
+        self._outputs = {name: self._memory.tensor(place) for name, place in request.outputs.items()}
+        self._options = request.options
 
     def _give_back(self) -> None:
-        self._unmap([*self._views])
-
-    def _unmap(self, names: Sequence[str]) -> None:
-        """Unmap shared memory."""
-        views = [view for view in (self._views.pop(name, None) for name in names) if view is not None]
-        if not views:
+        """Unmap the shared memory."""
+        memory, self._memory, self._outputs = self._memory, None, {}
+        if memory is None:
             return
         self._bench = None
         gc.enable()
         self._rest()
-        for view in views:
-            view.close()
+        memory.close()
 
     def recover(self) -> str | None:
         """After an error: why this process cannot go on, or None."""
@@ -291,17 +304,17 @@ class Handlers:
     def _first(self, request: messages.First) -> messages.FirstCall:
         tensors = self._tensors(request.inputs)
         with watched(request.known) as found:
-            ms = first_call_ms(self.impl.given(request.options), tensors, self._device)
+            ms = first_call_ms(self.impl.given(self._options), tensors, self._device)
         return messages.FirstCall(ms, tuple(dict.fromkeys(found)))
 
     def _call(self, request: messages.CheckCall) -> messages.Called:
         assert self._stage is not None
-        outputs = of_kinds(request.outputs)
-        self._stage.impl = self.impl.given(request.options)
+        self._stage.impl = self.impl.given(self._options)
         self._stage.place(self._tensors(request.inputs))
-        called = self._stage.call(outputs, request.poison)
+        expected = {name: torch.empty_like(x, device="meta") for name, x in self._outputs.items()}
+        called = self._stage.call(expected, request.poison)
         if called.outputs is not None:
-            for name, shared_output in shared_outputs(self._views["outputs"], outputs).items():
+            for name, shared_output in self._outputs.items():
                 shared_output.copy_(called.outputs[name])
             self._synchronize()
         return messages.Called(
@@ -314,7 +327,8 @@ class Handlers:
         )
 
     def _tensors(self, places: Sequence[Placement]) -> tuple[torch.Tensor, ...]:
-        return tuple(self._views["inputs"].tensor(place) for place in places)
+        assert self._memory is not None
+        return tuple(self._memory.tensor(place) for place in places)
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -334,7 +348,7 @@ class Handlers:
         shared, tensors = self._tensors(request.inputs), self._in_arena(request.inputs, request.shift)
         for x, value in zip(tensors, shared, strict=True):
             memory_of(x).copy_(memory_of(value))
-        return self._recorder.record(partial(self.impl.given(request.options).call, *tensors))
+        return self._recorder.record(partial(self.impl.given(self._options).call, *tensors))
 
     def _replay(self, request: messages.Replay) -> None:
         recording = request.recording
@@ -350,42 +364,28 @@ class Handlers:
     # ----------------------------------------------------------------------- resources
 
     def _find_kernels(self, request: messages.FindKernels) -> messages.Profile:
-        tensors, impl = self._tensors(request.inputs), self.impl.given(request.options)
+        tensors, impl = self._tensors(request.inputs), self.impl.given(self._options)
         return messages.Profile(tuple(from_profiler(impl, tensors)), tuple(kernels_of_its_own(impl, tensors)))
 
     # ----------------------------------------------------------------------- time
 
-    def _time(self, request: messages.WorkerRequest[Any]) -> Any:
-        match request:
-            case messages.Enter():
-                self._enter(request)
-            case messages.Prepare():
-                return self._prepare()
-            case messages.CallAgain():
-                dtypes = self.bench.first()
-                self._synchronize()  # the judge times the whole call
-                return dtypes
-            case messages.Cold():
-                return self.bench.cold(request.which)
-            case messages.Warm():
-                return self.bench.warm(request.kind, request.which, request.repeats)
-            case messages.Capture():
-                self.bench.capture()
-        return None
+    def _call_again(self) -> str | None:
+        dtypes = self.bench.first()
+        self._synchronize()  # the judge times the whole call
+        return dtypes
 
     def _enter(self, request: messages.Enter) -> None:
         tensors = [self._tensors(places) for places in request.sets]
         values = self._tensors(request.coming)
-        shared = shared_outputs(self._views["outputs"], of_kinds(request.outputs))
         module, _, name = request.stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
         watch = make(self._device, request.cycles_per_us)
-        impl = self.impl.given(request.options)
+        impl = self.impl.given(self._options)
         if self._player is None:
-            self._bench = _Bench(impl, tensors, values, shared, watch)
+            self._bench = _Bench(impl, tensors, values, self._outputs, watch)
         else:
             own = self._in_arena(request.sets[0])
-            self._bench = _ReplayBench(self._player, own, tensors, impl, values, shared, watch)
+            self._bench = _ReplayBench(self._player, own, tensors, impl, values, self._outputs, watch)
         self._bench.tidy = request.tidy
 
     def _prepare(self) -> float:

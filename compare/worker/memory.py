@@ -1,4 +1,4 @@
-"""Shared memory of the judge and a worker.
+"""Shared memory of the judge and its workers.
 
 A `Placement` describes a tensor in it: the offset of its storage, and the tensor's layout in the storage.
 So a tensor reaches the worker with its strides, storage offset and alignment.
@@ -12,14 +12,13 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from compare.checking.reference import Outputs
 from cuda_impl import build
 
 ALIGNMENT = 512
@@ -52,44 +51,45 @@ class Placement:
         return cls(start, nbytes, name, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
 
-@dataclass(frozen=True)
-class OutputKind:
-    """Shape and dtype of an output."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
 def room(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of shared memory that these tensors need."""
     return sum(_aligned(tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
-class SharedMemory:
-    """The judge's side; `SharedView` is the worker's.  Close it when no worker needs it."""
+def places_of(tensors: Iterable[torch.Tensor], start: int) -> list[Placement]:
+    """Places one behind the other from ``start`` on, a multiple of `ALIGNMENT`."""
+    places = []
+    for tensor in tensors:
+        places.append(Placement.of(tensor, start))
+        start += _aligned(places[-1].nbytes)
+    return places
 
-    def __init__(self, size: int, device: torch.device) -> None:
+
+class SharedMemory:
+    """Memory that several processes have mapped; it is freed once none of them has.
+
+    Args:
+        size: in bytes, rounded up to whole pages.
+        handle: of CUDA IPC, for a worker on a GPU; empty: the judge allocates.
+        descriptors: of the file, for a worker on a CPU; closed with the memory.
+    """
+
+    def __init__(
+        self, size: int, device: torch.device, handle: bytes = b"", descriptors: Sequence[int] = ()
+    ) -> None:
         self.device = device
         self.size = max(_GRANULE, -(-size // _GRANULE) * _GRANULE)
         if device.type == "cuda":
-            self._pages: Any = _on_gpu().GpuPages(self.size, device)
+            self._pages: Any = _on_gpu().GpuPages(self.size, device, handle)
         else:
-            self._pages = _HostPages(self.size)
+            self._pages = _HostPages(self.size, *descriptors)
         self.bytes: torch.Tensor = self._pages.bytes
 
     def put(self, tensors: Sequence[torch.Tensor], start: int) -> list[Placement]:
-        """Copy tensors into it one after the other, with the gaps in their storages.
-
-        Args:
-            tensors: all on this memory's device.
-            start: offset of the first one, a multiple of `ALIGNMENT`.
-        """
-        places = []
-        for tensor in tensors:
-            place = Placement.of(tensor, start)
-            self.bytes[start : start + place.nbytes].copy_(_storage(tensor))
-            places.append(place)
-            start += _aligned(place.nbytes)
+        """Copy tensors into it as `places_of` says, with the gaps in their storages."""
+        places = places_of(tensors, start)
+        for tensor, place in zip(tensors, places, strict=True):
+            self.bytes[place.start : place.start + place.nbytes].copy_(_storage(tensor))
         return places
 
     def tensor(self, place: Placement) -> torch.Tensor:
@@ -107,56 +107,8 @@ class SharedMemory:
         return tuple(self._pages.descriptors)
 
     def close(self) -> None:
-        """Unmap it.  It is freed once no worker has it mapped."""
         self.bytes = torch.empty(0)
         self._pages.close()
-
-
-class SharedView:
-    """A worker's side of `SharedMemory`.
-
-    Args:
-        size: in bytes.
-        handle: as `SharedMemory.handle`.
-        descriptors: as `SharedMemory.descriptors`; closed with it.
-    """
-
-    def __init__(self, size: int, handle: bytes, descriptors: Sequence[int], device: torch.device) -> None:
-        if device.type == "cuda":
-            self._pages: Any = _on_gpu().GpuView(size, handle, device)
-        else:
-            (descriptor,) = descriptors
-            self._pages = _HostPages(size, descriptor)
-
-    def tensor(self, place: Placement) -> torch.Tensor:
-        return tensor_in(self._pages, place)
-
-    def close(self) -> None:
-        self._pages.close()
-
-
-def shared_outputs(memory: SharedMemory | SharedView, expected: Outputs) -> Outputs:
-    """Tensors in shared memory like the outputs, without gaps, one behind the other."""
-    found, start = {}, 0
-    for name, plain in of_kinds(kinds_of(expected)).items():
-        found[name] = memory.tensor(Placement.of(plain, start))
-        start += room((plain,))
-    return found
-
-
-def kinds_of(outputs: Outputs) -> dict[str, OutputKind]:
-    """The outputs' shapes and dtypes."""
-    return {
-        name: OutputKind(tuple(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in outputs.items()
-    }
-
-
-def of_kinds(kinds: Mapping[str, OutputKind]) -> Outputs:
-    """Meta tensors of these shapes and dtypes."""
-    return {
-        name: torch.empty(kind.shape, dtype=getattr(torch, kind.dtype), device="meta")
-        for name, kind in kinds.items()
-    }
 
 
 def tensor_in(pages: Any, place: Placement) -> torch.Tensor:

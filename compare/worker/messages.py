@@ -15,12 +15,11 @@ import msgspec
 from msgspec import Struct
 
 from compare.code_size.count import Launched
-from compare.model.result import CodeSize, KernelResources, Tuning
+from compare.model.result import KernelResources, Tuning
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
 from compare.timing.stopwatch import Kind, Reading
-from compare.worker.foreign import Description
-from compare.worker.memory import OutputKind, Placement
+from compare.worker.memory import Placement
 
 AnswerT = TypeVar("AnswerT")
 
@@ -30,13 +29,6 @@ class WorkerRequest(Struct, Generic[AnswerT], frozen=True, tag=True):
 
 
 # ----------------------------------------------------------------------- answers
-
-
-class Contents(Struct, frozen=True):
-    """What a user's file registers."""
-
-    ops: tuple[str, ...]
-    implementations: tuple[Description, ...]
 
 
 class Held(Struct, frozen=True):
@@ -85,14 +77,16 @@ class Setup(WorkerRequest[None], frozen=True):
     device: str
     environment: dict[str, str] = {}
     modules: tuple[str, ...] = ()
+    nice: int = 0
+    """Added to the process's nice value."""
 
 
 class Connect(WorkerRequest[float], frozen=True):
     """Create the device's context; the answer is the time that it took, in s."""
 
 
-class Load(WorkerRequest[Contents], frozen=True):
-    """Load a user's files; the answer is what the last one registers."""
+class Load(WorkerRequest[None], frozen=True):
+    """Load users' files."""
 
     files: tuple[str, ...]
 
@@ -116,16 +110,18 @@ class Rest(WorkerRequest[Held], frozen=True):
 
 
 class Share(WorkerRequest[None], frozen=True):
-    """Take shared memory under a name; on a CPU its descriptor comes with the message."""
+    """Take a case's shared memory in place of the last one's; on a CPU its descriptor comes along."""
 
-    name: Literal["inputs", "outputs"]
     size: int
-    handle: bytes = b""
+    handle: bytes
     """Of CUDA IPC."""
+    outputs: dict[str, Placement]
+    options: dict[str, Any]
+    """The case's: of all later calls."""
 
 
 class GiveBack(WorkerRequest[None], frozen=True):
-    """Give all shared memory back."""
+    """Give the shared memory back."""
 
 
 # ----------------------------------------------------------------------- requests: agreement
@@ -137,15 +133,12 @@ class First(WorkerRequest[FirstCall], frozen=True):
     inputs: tuple[Placement, ...]
     known: tuple[Tuning, ...]
     """Configurations that an earlier run found."""
-    options: dict[str, Any]
 
 
 class CheckCall(WorkerRequest[Called], frozen=True):
     """Make a checked call; its outputs go into the shared memory."""
 
     inputs: tuple[Placement, ...]
-    outputs: dict[str, OutputKind]
-    options: dict[str, Any]
     poison: int
 
 
@@ -165,7 +158,6 @@ class Record(WorkerRequest[Recording], frozen=True):
 
     inputs: tuple[Placement, ...]
     shift: int
-    options: dict[str, Any]
 
 
 class Compile(WorkerRequest[tuple[bytes, ...]], frozen=True):
@@ -190,26 +182,18 @@ class FindKernels(WorkerRequest[Profile], frozen=True):
     """Find the resources of every kernel of a call."""
 
     inputs: tuple[Placement, ...]
-    options: dict[str, Any]
 
 
 class FindLaunched(WorkerRequest[Launched], frozen=True):
     """Find the kernels that the implementation launches."""
 
 
-class Hash(WorkerRequest[tuple[str, ...]], frozen=True):
-    """Hash the sources of implementations whose file the worker has not loaded."""
+class ReadResources(WorkerRequest[tuple[KernelResources, ...]], frozen=True):
+    """Compile the kernels that the implementation launches; see `compare.resources.compiler`."""
 
-    file: str
-    described: tuple[Description, ...]
-
-
-class Count(WorkerRequest[CodeSize], frozen=True):
-    """Count the code of such an implementation, which launches these kernels."""
-
-    file: str
-    described: Description
-    launched: Launched
+    case: str
+    arch: str
+    disassemble: bool
 
 
 # ----------------------------------------------------------------------- requests: time
@@ -224,8 +208,6 @@ class Enter(WorkerRequest[None], frozen=True):
     sets: tuple[tuple[Placement, ...], ...]
     coming: tuple[Placement, ...]
     """Of the next values of the inputs."""
-    outputs: dict[str, OutputKind]
-    options: dict[str, Any]
     stopwatch: str
     """``module:class``"""
     cycles_per_us: float | None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
-from compare.model.op import Implementation, Op
+from compare.model.op import Implementation, Op, UsageError
 from compare.worker import messages
-from compare.worker.process import Ended, Worker
+from compare.worker.process import Ended, NotLoaded, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
 from cuda_impl import build
@@ -28,16 +29,25 @@ MOST_CRASHES = 2
 """After this many crashes an implementation is not tried on later cases."""
 
 
+@dataclass
+class _Started:
+    """A worker, and what came of starting it."""
+
+    worker: Worker
+    parameters: tuple[tuple[str, int], ...]
+    """What it has compiled for."""
+    ready: bool = False
+    error: Exception | None = None
+    """Why it lives on but could not start: answers are out of step now."""
+
+
 class WorkerPool:
     """Workers by implementation.  Use it as a context manager: it ends all of them."""
 
     def __init__(self, op: Op, device: torch.device, timeout_s: float) -> None:
         self._op, self._device, self.timeout_s = op, device, timeout_s
-        self._workers: dict[str, Worker] = {}
-        self._parameters: dict[str, tuple[tuple[str, int], ...]] = {}
-        self._ready: set[str] = set()
-        self._unable: dict[str, Exception] = {}
-        """Errors of workers that live on but could not start."""
+        self._started: dict[str, _Started] = {}
+        """By label."""
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
         """Seconds that each worker took to create its device's context."""
@@ -54,10 +64,10 @@ class WorkerPool:
         """End all workers in parallel, and the builds for them."""
         for one in self._building.values():
             one.stop()
-        for worker in self._workers.values():
-            worker.abandon()
-        for worker in self._workers.values():
-            worker.close()
+        for started in self._started.values():
+            started.worker.abandon()
+        for started in self._started.values():
+            started.worker.close()
 
     def build(self, impls: Iterable[Implementation], dtypes: Iterable[str]) -> None:
         """Start building the modules that ``impls`` load for ``dtypes``, where they are not built yet.
@@ -84,17 +94,13 @@ class WorkerPool:
     def start(self, impls: Iterable[Implementation]) -> None:
         """Start workers without waiting, so that they start in parallel."""
         for impl in impls:
-            worker = self._workers.get(impl.label)
-            if worker is not None and self._parameters.get(impl.label) != impl.parameters:
-                worker.close()  # it has compiled for other parameters
-                worker = None
-            if worker is None or not (worker.alive or self._given_up(impl.label)):
-                if worker is not None:
-                    worker.close()
-                self._workers[impl.label] = self._begin(impl)
-                self._parameters[impl.label] = impl.parameters
-                self._ready.discard(impl.label)
-                self._unable.pop(impl.label, None)
+            started = self._started.get(impl.label)
+            if started is not None:
+                usable = started.worker.alive or self._given_up(impl.label)
+                if usable and started.parameters == impl.parameters:
+                    continue
+                started.worker.close()
+            self._started[impl.label] = _Started(self._begin(impl), impl.parameters)
 
     def of(self, impl: Implementation) -> Worker:
         """The worker of an implementation, ready for requests.
@@ -104,29 +110,28 @@ class WorkerPool:
             Exception: what the implementation's file raised.
         """
         self.start([impl])
-        worker = self._workers[impl.label]
-        if impl.label in self._unable:
-            raise self._unable[impl.label]
-        if worker.alive and impl.label not in self._ready:
+        started = self._started[impl.label]
+        worker = started.worker
+        if started.error is not None:
+            raise started.error
+        if worker.alive and not started.ready:
             try:
                 worker.receive("starting")
                 with self._connecting:
                     self.contexts_s[impl.label] = worker.ask(messages.Connect(), "starting")
-                worker.ask(messages.Load(tuple(to_load(impl))), "loading its file")
-                choice = messages.Choose(self._op.name, impl.base or impl.label, dict(impl.parameters))
-                worker.ask(choice, "finding it")
+                load(worker, self._op, impl)
             except Ended:
                 raise
             except Exception as error:
-                self._unable[impl.label] = error  # raised at every later call: answers are out of step now
+                started.error = error
                 raise
-            self._ready.add(impl.label)
+            started.ready = True
         return worker
 
     def dismiss(self, impl: Implementation) -> None:
         """End its worker without waiting: freeing its GPU memory takes long."""
-        if impl.label in self._workers:
-            self._workers[impl.label].abandon()
+        if impl.label in self._started:
+            self._started[impl.label].worker.abandon()
 
     def note(self, impl: Implementation, ended: Ended) -> None:
         """Record how its worker ended."""
@@ -141,3 +146,17 @@ class WorkerPool:
         modules = *modules_of(self._op.name), *_COMPILERS.get(impl.label, ())
         worker.send(messages.Setup(str(self._device), worker.environment, modules))
         return worker
+
+
+def load(worker: Worker, op: Op, impl: Implementation) -> None:
+    """Have a worker load an implementation's files, and take it for all later requests.
+
+    Raises:
+        NotLoaded: its file raised, or does not register it.
+    """
+    try:
+        worker.ask(messages.Load(tuple(to_load(impl))), "loading its file")
+        choice = messages.Choose(op.name, impl.base or impl.label, dict(impl.parameters))
+        worker.ask(choice, "finding it")
+    except UsageError as error:
+        raise NotLoaded(str(error)) from None

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from msgspec import structs
@@ -27,11 +27,10 @@ from msgspec import structs
 from compare.model.op import UsageError
 from compare.model.result import Options
 from compare.sandbox import isolation, limits
-from compare.sandbox.environment import kept
+from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import how_it_ended, printable
 from compare.worker import messages, server
 from compare.worker.channel import Channel
-from compare.worker.memory import SharedMemory
 from compare.worker.messages import Answer, AnswerT, WorkerRequest
 
 PRINTED_BYTES = 1 << 20
@@ -58,6 +57,10 @@ class Raised(Exception):
         """``my_softmax.py:31``: the line of its file; empty if unknown."""
 
 
+class NotLoaded(Exception):
+    """A user's file cannot be loaded; the text is a whole sentence."""
+
+
 class Ended(Exception):
     """The worker has exited or was ended; the text is a whole sentence that says why."""
 
@@ -71,6 +74,7 @@ class Worker:
     Args:
         isolated: it runs a user's file. While it has no request it is stopped: it cannot work ahead, or
             disturb another row's samples.
+        interpreted: False: Triton is imported without its interpreter, on a CPU too.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Worker:
         timeout_s: float = Options.timeout_s,
         *,
         isolated: bool = False,
+        interpreted: bool | None = None,
     ) -> None:
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
@@ -97,7 +102,7 @@ class Worker:
         their_end, lifeline = os.pipe()
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
-        order = server.Order(str(Path.cwd()), host_bytes)
+        order = server.Order(str(Path.cwd()), host_bytes, interpreted)
         if self._private is not None:
             order = structs.replace(order, isolation=isolation.found(), private=str(self._private))
         self._process = server.fork(order, theirs.fileno(), self._printed.fileno(), their_end)
@@ -115,8 +120,7 @@ class Worker:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
-        found = {name: value for name, value in os.environ.items() if kept(name)}
-        found["COMPARE_LOCK_S"] = f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"
+        found = kept_variables() | {"COMPARE_LOCK_S": f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"}
         return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, request: WorkerRequest[AnswerT], step: str = "") -> AnswerT:
@@ -149,13 +153,8 @@ class Worker:
         except OSError:
             raise self._died("between two steps") from None
 
-    def share(self, name: Literal["inputs", "outputs"], memory: SharedMemory) -> None:
-        """Share memory with the worker under a name."""
-        self.send(messages.Share(name, memory.size, memory.handle), memory.descriptors)
-        self.receive("taking its inputs")
-
     def ask_back(self) -> None:
-        """WorkerRequest all shared memory back without waiting; `receive` waits.
+        """Request the shared memory back without waiting; `receive` waits.
 
         A worker that is still busy is ended.
         """

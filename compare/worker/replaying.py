@@ -20,10 +20,10 @@ from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
 from compare.worker.memory import ALIGNMENT
 from compare.worker.parallel import cores, run_parallel
+from compare.worker.pool import load
 from compare.worker.process import Worker
 from compare.worker.server import modules_of
 from compare.worker.timing import why
-from compare.worker.user_files import to_load
 
 _WORKSPACE_BYTES = 1 << 30
 _WORKSPACES = 4
@@ -43,12 +43,10 @@ class Replaying:
 
     def __init__(self, op: Op, case: Case, buffers: CaseBuffers, timeout_s: float) -> None:
         self._op, self._case, self._buffers, self._timeout_s = op, case, buffers, timeout_s
-        self._device = buffers.inputs.device
+        self._device = buffers.memory.device
         self._workers: list[Worker] = []
-        self.runners: dict[str, Worker] = {}
-        """By label: workers that replay a recorded call, ready to be timed."""
-        self.unverified: dict[str, str] = {}
-        """By label: why there is no runner."""
+        self.runners: dict[str, Worker | str] = {}
+        """By label: a worker that replays the recorded call, ready to be timed; or why there is none."""
 
     @property
     def _inputs_bytes(self) -> int:
@@ -62,7 +60,7 @@ class Replaying:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._buffers.take_back(self.runners.values())
+        self._buffers.take_back(self._workers)
         self._stop()
         for worker in self._workers:
             worker.close()
@@ -70,20 +68,17 @@ class Replaying:
     def prepare(self, impls: Sequence[Implementation]) -> None:
         """Record implementations, which are correct on the case, and start their runners."""
 
-        def prepared(impl: Implementation) -> Worker | Exception:
+        def prepared(impl: Implementation) -> Worker | str:
             try:
                 return self._runner(impl)
             except Exception as error:  # of the file, the driver or a compiler
-                return error
+                return why(error)
 
         free_bytes, _ = torch.cuda.mem_get_info(self._device)
         room = free_bytes // (self._arena_bytes + _CONTEXTS_BYTES)
         width = max(1, min(_AT_ONCE, len(impls), cores(), room))
-        for impl, found in run_parallel(prepared, impls, width, self._stop):
-            if isinstance(found, Worker):
-                self.runners[impl.label] = found
-            else:
-                self.unverified[impl.label] = why(found)
+        for impl, runner in run_parallel(prepared, impls, width, self._stop):
+            self.runners[impl.label] = runner
 
     def _stop(self) -> None:
         for worker in self._workers:
@@ -112,21 +107,19 @@ class Replaying:
         op, case, device = self._op, self._case, self._device
         nbytes = self._arena_bytes
         allocator = str(library())
-        label, parameters = impl.base or impl.label, dict(impl.parameters)
         generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         found = []
-        with closing(self._begun(f"the recorder of {label}", device, modules_of(op.name))) as recorder:
+        with closing(self._begun(f"the recorder of {impl.label}", device, modules_of(op.name))) as recorder:
             recorder.ask(messages.Connect(), "starting")
             recorder.ask(messages.LimitMemory(nbytes + _WORKSPACE_BYTES))
             recorder.ask(messages.Reserve(allocator, self._inputs_bytes, nbytes), "reserving addresses")
-            recorder.ask(messages.Load(tuple(to_load(impl))), "loading its file")
-            recorder.ask(messages.Choose(op.name, label, parameters), "finding it")
+            load(recorder, op, impl)
             with CaseBuffers(op, case, device, self._buffers.expected) as own:
                 own.hand_to(recorder)
                 for shift in (0, ALIGNMENT * (1 + secrets.randbelow(GRANULE // ALIGNMENT - 1))):
                     own.put(op.make_inputs(case, generator, device), 0)
                     torch.cuda.synchronize(device)
-                    request = messages.Record(own.places, shift, own.options)
+                    request = messages.Record(own.places, shift)
                     found.append(recorder.ask(request, "recording its call"))
                     if wrong := problem(found[-1], self._inputs_bytes, nbytes, own.expected):
                         raise ValueError(wrong)

@@ -14,10 +14,9 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +26,16 @@ import msgspec
 from msgspec import Struct
 
 from compare import registry
+from compare.sandbox.environment import kept_variables
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.limits import close_all_but
-from compare.worker.channel import REQUEST_BYTES, Channel, readable
+from compare.worker.channel import Channel, readable
 
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 _NUMBER = struct.Struct("=i")
+_NUMBERS = 2
+"""A process's number, then its exit code."""
 _UNKNOWN = 255
 """Exit code of a process whose server was killed."""
 
@@ -43,6 +45,8 @@ class Order(Struct, frozen=True):
 
     cwd: str
     host_bytes: int | None
+    interpreted: bool | None = None
+    """Whether Triton interprets kernels; None: as `TRITON_INTERPRET` says."""
     isolation: Isolation | None = None
     private: str = ""
 
@@ -58,8 +62,7 @@ class Forked:
         self._status = status
         self._lock = threading.Lock()
         """Callers and shutdown may both wait for its end, in two threads."""
-        self._pid: int | None = None
-        self._code: int | None = None
+        self._numbers: list[int | None] = []
 
     @property
     def pid(self) -> int:
@@ -68,30 +71,28 @@ class Forked:
         Raises:
             OSError: the server was killed.
         """
-        if self._pid is None:
-            with self._lock:
-                if self._pid is None and self._code is None:
-                    self._pid = self._number()
-        if self._pid is None:
+        pid = self._number(0)
+        if pid is None:
             raise OSError("the server of worker processes was killed")
-        return self._pid
+        return pid
 
-    def _number(self) -> int | None:
-        """The next number in the pipe; None: the server was killed."""
-        number = os.read(self._status, _NUMBER.size)
-        return int(_NUMBER.unpack(number)[0]) if number else None
+    def _number(self, index: int) -> int | None:
+        """A number of the pipe, waited for; None: the server was killed."""
+        with self._lock:
+            while len(self._numbers) <= index:
+                number = os.read(self._status, _NUMBER.size)
+                self._numbers.append(int(_NUMBER.unpack(number)[0]) if number else None)
+                if len(self._numbers) == _NUMBERS:
+                    os.close(self._status)
+        return self._numbers[index]
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code, negative if a signal killed it; None if it still runs after ``seconds``."""
-        with suppress(OSError):
-            self.pid  # noqa: B018 - it comes first through the pipe
-        if self._code is None and readable(self._status, seconds):
-            with self._lock:
-                if self._code is None:
-                    code = self._number()
-                    self._code = _UNKNOWN if code is None else code
-                    os.close(self._status)
-        return self._code
+        self._number(0)
+        if len(self._numbers) < _NUMBERS and not readable(self._status, seconds):
+            return None
+        code = self._number(1)
+        return _UNKNOWN if code is None else code
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
@@ -105,14 +106,19 @@ class _Server:
     """The judge's end of a server."""
 
     channel: Channel
-    interpreted: str
-    """TRITON_INTERPRET when it was started: the same in all workers."""
-    ended: Callable[[], bool]
+    pid: int
+
+    @property
+    def ended(self) -> bool:
+        try:
+            return os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+        except ChildProcessError:  # something in a notebook waited for it
+            return True
 
 
 _lock = threading.Lock()
-_running: list[_Server] = []
-"""At most one."""
+_running: dict[bool, _Server] = {}
+"""By whether Triton interprets kernels: that is decided when it is imported."""
 
 
 def likely_cpu(device: str) -> bool:
@@ -123,53 +129,52 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
-    """Start the server unless it is running.
+def start(ops: Sequence[str] = (), *, from_here: bool = False, interpreted: bool | None = None) -> _Server:
+    """The server, started unless it is running.
 
     Args:
         ops: it imports their modules, if it is not running yet.
         from_here: fork it from this process, which has imported PyTorch and not used it.
+        interpreted: as of `Order`.
     """
+    if interpreted is None:
+        interpreted = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
     with _lock:
-        interpreted = os.environ.get("TRITON_INTERPRET", "")
-        from_here = from_here and not _running  # later this process may have initialised CUDA
-        if _running and (_running[0].interpreted != interpreted or _running[0].ended()):
-            _running.pop().channel.close()
-        if _running:
-            return
-        modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
-        ours, theirs = socket.socketpair()
-        ended = _fork(theirs, modules) if from_here else _spawn(theirs, modules)
-        theirs.close()
-        _running.append(_Server(Channel(ours), interpreted, ended))
+        if interpreted in _running and _running[interpreted].ended:
+            _running.pop(interpreted).channel.close()
+        if interpreted not in _running:
+            modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
+            ours, theirs = socket.socketpair()
+            from_here = from_here and not _running  # later this process may have initialised CUDA
+            pid = _fork(theirs, modules) if from_here else _spawn(theirs, modules, interpreted)
+            theirs.close()
+            _running[interpreted] = _Server(Channel(ours), pid)
+        return _running[interpreted]
 
 
-def _spawn(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
-    """Start the server as a new Python."""
-    setup = f"import sys; sys.path[:] = {sys.path!r}; sys.argv[:] = {sys.argv!r}"
-    fd = theirs.fileno()
-    program = f"{setup}; from {__name__} import serve; serve({fd}, {modules!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
-        cwd=registry.ROOT,  # Python's own modules come from the current folder first
-        pass_fds=[fd],
-    )
-
-    def end() -> None:
-        if _running and _running[0].ended is ended:
-            _running.pop().channel.close()
-        process.wait()
-
-    def ended() -> bool:
-        return process.poll() is not None
-
-    atexit.register(end)
-    return ended
+@atexit.register
+def _close() -> None:
+    """Let the servers end."""
+    while _running:
+        _running.popitem()[1].channel.close()
 
 
-def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
-    """Start the server as a fork of this process."""
+def _spawn(theirs: socket.socket, modules: Sequence[str], interpreted: bool) -> int:
+    """Start the server as a new Python; its process number."""
+    # Python's own modules may come from the current folder first.
+    setup = f"import os, sys; os.chdir({str(registry.ROOT)!r}); sys.path[:] = {sys.path!r}"
+    setup += f"; sys.argv[:] = {sys.argv!r}"
+    program = f"{setup}; from {__name__} import serve; serve({theirs.fileno()}, {modules!r})"
+    os.set_inheritable(theirs.fileno(), True)
+    no_stdin = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    arguments = [sys.executable, "-c", program]
+    variables = kept_variables() | {"TRITON_INTERPRET": str(int(interpreted))}
+    # Ctrl-C is for the judge: the server is in a session of its own.
+    return os.posix_spawn(sys.executable, arguments, variables, file_actions=[no_stdin], setsid=True)
+
+
+def _fork(theirs: socket.socket, modules: Sequence[str]) -> int:
+    """Start the server as a fork of this process; its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork prints it too
     pid = os.fork()
@@ -179,7 +184,7 @@ def _fork(theirs: socket.socket, modules: Sequence[str]) -> Callable[[], bool]:
             serve(theirs.fileno(), modules)
         finally:
             os._exit(0)
-    return lambda: os.waitpid(pid, os.WNOHANG) != (0, 0)
+    return pid
 
 
 def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
@@ -191,11 +196,11 @@ def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
         output: file for its stdout and stderr.
         lifeline: the read end of a pipe that closes when the judge exits.
     """
-    start()
+    running = start(interpreted=order.interpreted)
     receiver, sender = os.pipe()
     try:
         with _lock:
-            _running[0].channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
+            running.channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
     finally:
         os.close(sender)
     return Forked(receiver)
@@ -216,7 +221,7 @@ def serve(connection: int, modules: Sequence[str]) -> None:
     for module in modules:
         with suppress(Exception):  # a worker that needs it reports it
             importlib.import_module(module)
-    channel = Channel(socket.socket(fileno=connection), REQUEST_BYTES, trusted=True)
+    channel = Channel(socket.socket(fileno=connection), from_judge=True)
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compare.sandbox.environment import kept_variables
 from compare.worker import server
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     # Start-up: this imports PyTorch, which --help does not need, and with which the server is forked.
     from compare.device import pick
 
-    server.start(ops, from_here=_is_command())
+    server.start(ops, from_here=_is_clean_command())
     picked = pick(device)
     if picked.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
@@ -38,7 +39,8 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     return picked
 
 
-def _is_command() -> bool:
-    """Whether this process is ``python -m compare``: it has only imported modules so far."""
+def _is_clean_command() -> bool:
+    """Whether this process is ``python -m compare``, so it has only imported modules so far, and never read a
+    variable that workers do not get: a fork has its memory."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "compare.__main__"
+    return spec is not None and spec.name == "compare.__main__" and kept_variables() == dict(os.environ)

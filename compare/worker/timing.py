@@ -13,8 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -29,8 +28,7 @@ from compare.timing.rounds import Entry, Interrupted, Plan, Result, RoundProgres
 from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
-from compare.worker.memory import Placement, kinds_of
-from compare.worker.parallel import cores, run_parallel
+from compare.worker.memory import Placement
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
@@ -39,6 +37,8 @@ REPLAYED = (
     "GPU times: its recorded GPU work, replayed on new inputs by a process that never ran its host code; "
     "launch overhead and first call: by its own process"
 )
+_HOST_TICK_US = 1e-3
+"""The host's clock counts nanoseconds: of a time below that it reads 0."""
 NOT_RECORDED = "its GPU work was not recorded"
 
 
@@ -88,16 +88,16 @@ class RemoteTimer:
     def _sample(self, worker: Worker, kind: Kind, number: int, repeats: int = 1) -> Reading:
         examiner, which = self._examiner, number % len(self._examiner.sets)
         checked = self._is_checked(kind)
-        if checked and self._impl.foreign:
+        if checked and self._impl.user_file:
             examiner.renew(which)  # values that no other sample has seen
         examiner.set_out(which, kind)
         request = messages.Cold(which) if kind == "cold" else messages.Warm(which, kind, repeats)
         reading = worker.ask(request, f"a {kind} sample")
         if checked:
             examiner.examine(which, f"a {kind} sample on new inputs", self._impl.accumulator)
-        if not (0 < reading.gpu_us < math.inf and 0 < reading.host_us < math.inf):
+        if not (0 < reading.gpu_us < math.inf and 0 <= reading.host_us < math.inf):
             raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
-        return reading
+        return replace(reading, host_us=max(reading.host_us, _HOST_TICK_US))
 
     def _is_checked(self, kind: Kind) -> bool:
         """Whether to examine the next sample's output: of a user's row every cold one.
@@ -107,7 +107,7 @@ class RemoteTimer:
         """
         in_turn = self._examiner.in_turn
         if kind in self._checked_in and in_turn in (0, self._checked_in[kind]):
-            return self._impl.foreign and kind == "cold"
+            return self._impl.user_file is not None and kind == "cold"
         self._checked_in[kind] = in_turn
         return True
 
@@ -137,7 +137,7 @@ class Examiner:
         self._values = [self._fresh() for _ in range(buffers.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         offset = buffers.next_values_offset
-        self.coming = [] if offset is None else buffers.inputs.put(self._stale, offset)
+        self.coming = [] if offset is None else buffers.memory.put(self._stale, offset)
         if not self.coming:
             self._stale = ()
 
@@ -163,7 +163,7 @@ class Examiner:
         return self._op.make_inputs(self._case, self._generator, self._device)
 
     def _put(self, values: tuple[torch.Tensor, ...], which: int) -> list[Placement]:
-        return self._buffers.inputs.put(values, which * self._buffers.set_bytes)
+        return self._buffers.memory.put(values, which * self._buffers.set_bytes)
 
     def renew(self, which: int) -> None:
         """Draw new values for a set of inputs."""
@@ -176,7 +176,7 @@ class Examiner:
         buffers = self._buffers
         if kind == "cold" and buffers.next_values_offset is not None:
             self._put(self._stale, which)
-            buffers.inputs.put(self._values[which], buffers.next_values_offset)
+            buffers.memory.put(self._values[which], buffers.next_values_offset)
         else:
             self._put(self._values[which], which)
         buffers.poison()
@@ -195,7 +195,7 @@ class Examiner:
             # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
             limit = 2 * limit_of(op.tolerance(self._case), accumulator, allowed)
             self._compare(reference, output, limit, when, accumulator)
-        now = [memory_of(self._buffers.inputs.tensor(place)) for place in self.sets[which]]
+        now = [memory_of(self._buffers.memory.tensor(place)) for place in self.sets[which]]
         if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
 
@@ -242,10 +242,9 @@ class Subject:
     """PyTorch's own error on this op."""
     first_calls_ms: Mapping[str, float] = field(default_factory=dict)
     """By label: first calls timed earlier; others are timed with the rounds."""
-    runners: Mapping[str, Worker] = field(default_factory=dict)
-    """By label: workers that replay a recording, and take GPU times in place of the row's own."""
-    unverified: Mapping[str, str] = field(default_factory=dict)
-    """By label: why there is no runner."""
+    runners: Mapping[str, Worker | str] = field(default_factory=dict)
+    """Of users' rows, by label: a worker that replays a recording, and takes GPU times in place of the row's
+    own; or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +292,7 @@ def measure(
         release(error)
         return dict.fromkeys((impl.label for impl in subject.impls), error)
     say("preparing workers for timing")
-    entries, failed = _prepared(subject, examiner, partial(_enter, subject, settings, examiner))
+    entries, failed = _entries(subject, settings, examiner)
     rounds = Rounds(op.baseline, entries, settings.local, settings.plan, settings.seed, ceilings)
     say("timing: first calls and graphs, then rounds")
     try:
@@ -304,55 +303,42 @@ def measure(
     return failed | rounds.results()
 
 
-def _prepared(
-    subject: Subject, examiner: Examiner, enter: Callable[[Worker], None]
+def _entries(
+    subject: Subject, settings: Settings, examiner: Examiner
 ) -> tuple[list[Entry], dict[str, Result]]:
     """An entry for each implementation whose worker is ready, and by label the error of each other one."""
-    impls, workers = subject.impls, subject.workers
-    failed: dict[str, Result] = {}
-
-    def entered(impl: Implementation) -> Exception | None:
-        try:
-            enter(workers[impl.label])
-        except Exception as error:
-            return error
-        return None
-
-    def stop() -> None:
-        for worker in (*workers.values(), *subject.runners.values()):
-            worker.abandon()
-
-    for impl, error in run_parallel(entered, impls, min(len(impls), cores()), stop):
-        if error is not None:
-            failed[impl.label] = error
-    entries = []
-    for impl in impls:  # one at a time: what the preparation of weights takes is shown
-        try:
-            if impl.label not in failed:
-                entries.append(_entry(impl, subject, examiner, enter))
-        except Exception as error:
-            failed[impl.label] = error
-    return entries, failed
-
-
-def _enter(subject: Subject, settings: Settings, examiner: Examiner, worker: Worker) -> None:
-    """Prepare a worker for timing."""
-    subject.buffers.hand_to(worker)
-    request = messages.Enter(
+    enter = messages.Enter(
         sets=tuple(map(tuple, examiner.sets)),
         coming=tuple(examiner.coming),
-        outputs=kinds_of(subject.buffers.expected),
-        options=subject.buffers.options,
         stopwatch=settings.stopwatch,
         cycles_per_us=settings.local.cycles_per_us,
         tidy=settings.tidy,
     )
-    worker.ask(request, "preparing for timing")
+    entries: list[Entry] = []
+    failed: dict[str, Result] = {}
+
+    def begin(impl: Implementation) -> None:
+        subject.buffers.hand_to(subject.workers[impl.label])
+        subject.workers[impl.label].send(enter)
+
+    def wait(impl: Implementation) -> None:
+        subject.workers[impl.label].receive("preparing for timing")
+
+    def add(impl: Implementation) -> None:
+        entries.append(_entry(impl, subject, examiner, enter))
+
+    # All prepare at the same time, but weights one after the other: what that takes is shown.
+    for step in (begin, wait, add):
+        for impl in subject.impls:
+            try:
+                if impl.label not in failed:
+                    step(impl)
+            except Exception as error:
+                failed[impl.label] = error
+    return entries, failed
 
 
-def _entry(
-    impl: Implementation, subject: Subject, examiner: Examiner, enter: Callable[[Worker], None]
-) -> Entry:
+def _entry(impl: Implementation, subject: Subject, examiner: Examiner, enter: messages.Enter) -> Entry:
     """An implementation in its worker, or in its runner where that replays a call correctly."""
     worker = subject.workers[impl.label]
     notes: list[str] = []
@@ -360,11 +346,13 @@ def _entry(
         ms = worker.ask(messages.Prepare(), "preparing weights")
         notes.append(f"weights prepared offline, untimed: {ms:.3g} ms")
     timer, unverified = RemoteTimer(impl, examiner, worker), ""
-    if impl.foreign:
-        unverified = subject.unverified.get(impl.label, NOT_RECORDED)
-    if runner := subject.runners.get(impl.label):
+    runner = subject.runners.get(impl.label, NOT_RECORDED) if impl.user_file else ""
+    if isinstance(runner, str):
+        unverified = runner
+    else:
         try:
-            enter(runner)
+            subject.buffers.hand_to(runner)
+            runner.ask(enter, "preparing for timing")
             replayed = RemoteTimer(impl, examiner, worker, runner)
             replayed.cold(-1)
             timer, unverified = replayed, ""
@@ -373,4 +361,4 @@ def _entry(
             release(error)
             unverified = why(error)
     first_ms = subject.first_calls_ms.get(impl.label)
-    return Entry(impl, timer, first_ms, impl.foreign, unverified, notes)
+    return Entry(impl, timer, first_ms, impl.user_file is not None, unverified, notes)

@@ -1,187 +1,251 @@
-"""The user's files (``--load``), described by a worker and not loaded by the judge.
+"""The user's files (``--load``): their rows, read from the text.
 
-Loading a file runs it, and what it runs could replace the very functions that judge it.  So a worker loads
-it and tells what it registers; the judge knows its implementations by description, and its code by
-reading.
+Running a file could replace the very functions that judge it.  So the judge reads the literals of its
+decorators, and only workers run it.  What it raises then is an error of its rows.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Sequence
+import ast
+import inspect
+import types
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 
 from compare import registry
+from compare.code_size.hashes import source_hash
+from compare.code_size.sources import USER_FILE_BYTES
 from compare.model.op import Implementation, UsageError
-from compare.worker.foreign import Description
-from compare.worker.messages import AnswerT, Hash, Load, WorkerRequest
-from compare.worker.process import Worker
+from compare.sandbox.words import printable
 
-_LARGEST_BYTES = 1 << 18
 _MOST_LINES = 10_000
 """The lexer of ``--html`` takes a time that grows faster than a file."""
 _MOST_ROWS = 64
+_LITERALS = (
+    "A file is read to list what it has, and not run: write @implementation(...) above a def, with literals"
+)
 
 
-def load(
-    paths: Sequence[str], timeout_s: float, asked: str | None = None, *, trusted: bool = True
-) -> dict[str, str]:
+def load(paths: Sequence[str], compared: str | None = None, *, trusted: bool = True) -> dict[str, str]:
     """Register what users' files hold.
 
-    A file that defines the op asked for says what is right: that one is trusted, and loaded here as well.
+    A file that defines the op to compare says what is right: that one is trusted, and run here as well.
 
     Args:
         paths: the files.
-        timeout_s: the most time that loading one may take.
-        asked: the op that is compared; None: all of them are, those of the files too.
-        trusted: False: nothing will be compared, so no file is loaded here.
+        compared: the op to compare; None: all of them, those of the files too.
+        trusted: False: nothing will be compared, so no file is run here.
 
     Returns:
-        The file of each op that was loaded here, or would be if it were trusted.
+        The file of each op that was run here, or would be if it were trusted.
 
     Raises:
-        UsageError: a file is none, cannot be loaded, or registers nothing new, nothing of the op asked for,
+        UsageError: a file is none, cannot be read, or registers nothing new, nothing of the op to compare,
             what no op is for, or another's op.
     """
-    # Imported later it could be what a user's file has made of it.
-    for module in registry.modules():
-        importlib.import_module(module)
-    found: list[_Told] = []
+    files = [_read(path) for path in paths]
     defined: dict[str, str] = {}
-    for path in paths:
-        found.append(told := _ask(path, list(dict.fromkeys(defined.values())), timeout_s))
-        for op in told.ops:
+    for file in files:
+        for op in file.ops:
             if op in registry.op_names() or op in defined:
                 where = defined.get(op, "the project")
-                raise UsageError(f"--load {path}: {where} has an op {op} already: give yours another name")
-            defined[op] = path
-    known = sorted({*registry.op_names(), *defined})
-    for told in found:
-        for each in told.implementations:
-            if each.op not in known:
                 raise UsageError(
-                    f"--load {told.path}: {each.label}: {registry.unknown('op', each.op, known)}"
+                    f"--load {file.path}: {where} has an op {op} already: give yours another name"
                 )
-        # A file is needed too if it defines an op that another has rows of beside those asked for.
-        needed = {op for other in found if other is not told for op in other.has}
-        if asked in known and asked not in told.has and needed.isdisjoint(told.ops):
-            raise UsageError(registry.nothing_of(asked, told.path, told.has))
-    defining = [told for told in found if asked in told.ops or (asked is None and told.ops)]
-    for told in found:
-        if trusted and told in defining:
-            registry.load(told.path)
+            defined[op] = file.path
+    known = sorted({*registry.op_names(), *defined})
+    for file in files:
+        for row in file.rows:
+            if row.declared.op not in known:
+                unknown = registry.unknown("op", row.declared.op, known)
+                raise UsageError(f"--load {file.path}: {row.declared.label}: {unknown}")
+        # A file is needed too if it defines an op that another has rows of beside those to compare.
+        needed = {op for other in files if other is not file for op in other.has}
+        if compared in known and compared not in file.has and needed.isdisjoint(file.ops):
+            raise UsageError(registry.nothing_of(compared, file.path, file.has))
+    defining = [file for file in files if compared in file.ops or (compared is None and file.ops)]
+    registered: list[tuple[str, Implementation]] = []
+    for file in files:
+        if trusted and file in defining:
+            registry.load(file.path)
         else:
-            _add(told.path, [each for each in told.implementations if asked in (None, each.op)])
-    if trusted:
-        _hash([told.path for told in found], timeout_s)
-    return {op: told.path for told in defining for op in told.ops}
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What a file registers, by its worker's word."""
-
-    path: str
-    ops: Sequence[str]
-    implementations: Sequence[Description]
-
-    @property
-    def has(self) -> set[str]:
-        """What it has something of."""
-        return {*self.ops, *(each.op for each in self.implementations)}
-
-
-def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
-    """Have a worker load a file behind those before it, and tell what it registers."""
-    if not Path(path).is_file():
-        raise UsageError(f"--load {path}: there is no such file")
-    if (size := Path(path).stat().st_size) > _LARGEST_BYTES:
-        raise UsageError(f"--load {path}: {size} bytes, and the most is {_LARGEST_BYTES}")
-    if (lines := len(Path(path).read_bytes().splitlines())) > _MOST_LINES:
-        raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
-    contents = _asked(path, timeout_s, Load((*before, path)), "loading it")
-    if (rows := len(contents.implementations)) > _MOST_ROWS:
-        raise UsageError(f"--load {path}: {rows} implementations, and the most is {_MOST_ROWS}")
-    return _Told(path, contents.ops, contents.implementations)
-
-
-def _asked(path: str, timeout_s: float, request: WorkerRequest[AnswerT], step: str) -> AnswerT:
-    """The answer of a new worker."""
-    try:
-        with reader(path, timeout_s, load_ops=not isinstance(request, Load)) as worker:
-            return worker.ask(request, step)
-    except UsageError as error:
-        raise UsageError(" ".join(str(error).split())) from None
-    except Exception as error:  # of whatever kind the worker says
-        said = " ".join(str(error).split()) or repr(error)
-        raise UsageError(f"--load {path}: {said}. Fix the file") from None
-
-
-@contextmanager
-def reader(who: str, timeout_s: float, *, load_ops: bool = True) -> Iterator[Worker]:
-    """An isolated worker that reads users' files and has loaded none, but those that define ops."""
-    worker = Worker(who, torch.device("cpu"), timeout_s, isolated=True)
-    try:
-        if load_ops and (files := registry.op_files()):
-            worker.ask(Load(tuple(files)), "loading the op")
-        yield worker
-    finally:
-        worker.close()
-
-
-def _add(path: str, implementations: Sequence[Description]) -> None:
-    """Register implementations by what a worker told of them."""
-    with _understood(path):
-        for each in implementations:
-            registry.implementations(each.op)  # the project's own come first
-            registry.add(_described(each, path))
-
-
-def _hash(paths: Sequence[str], timeout_s: float) -> None:
-    """Add hashes to the implementations of users' files, read by a process that runs none of them."""
-    for path in paths:
-        where = str(Path(path).resolve())
-        impls = [impl for impl in registry.foreign() if impl.origin == where]
-        if not impls:
-            continue
-        request = Hash(where, tuple(Description.of(impl, where) for impl in impls))
-        hashes = _asked(path, timeout_s, request, "reading its source")
-        with _understood(path):
-            for impl, found in zip(impls, hashes, strict=True):
-                registry.add(replace(impl, source_hash=found))
-
-
-@contextmanager
-def _understood(path: str) -> Iterator[None]:
-    """Whatever a worker tells is one file's own affair."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"--load {path}: {error}") from None
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise UsageError(f"--load {path}: what it registers cannot be understood ({error!r})") from None
-
-
-def _described(each: Description, path: str) -> Implementation:
-    """An implementation known by what a worker told of it."""
-    impl = each.stand_in(str(Path(path).resolve()))
-    # Registering it checks its words as those of any other, and that they are not taken.
-    declare = registry.implementation(
-        each.op,
-        each.label,
-        level=each.level,
-        requires=each.requires,
-        accumulator=each.accumulator,
-        tunable=each.tunable,
-    )
-    declare(impl.run)
-    return impl
+            registered += ((file.path, impl) for impl in _register(file, compared))
+    for path, impl in registered if trusted else ():
+        with _as_usage_error(path):  # what it imports from files beside it is read as well
+            source_hash(impl)
+    return {op: file.path for file in defining for op in file.ops}
 
 
 def to_load(impl: Implementation) -> list[str]:
     """The files that a worker has to load for an implementation."""
-    return [*registry.op_files(), *([impl.origin] if impl.foreign else [])]
+    return [*registry.op_files(), *([str(impl.user_file)] if impl.user_file else [])]
+
+
+@dataclass(frozen=True)
+class _Decorated:
+    """A function of a file, and its decorator."""
+
+    declared: registry.implementation
+    run: registry.RunFunction
+    line: int
+
+
+@dataclass(frozen=True)
+class _UserFile:
+    """What a file registers, by its text."""
+
+    path: str
+    ops: tuple[str, ...]
+    rows: tuple[_Decorated, ...]
+
+    @property
+    def has(self) -> set[str]:
+        """What it has something of."""
+        return {*self.ops, *(row.declared.op for row in self.rows)}
+
+
+def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]:
+    """Add the implementations of an op, or of all, and yield them."""
+    where = Path(file.path).resolve()
+    registry.forget(where)
+    for row in file.rows:
+        if compared in (None, row.declared.op):
+            registry.implementations(row.declared.op)  # the project's own come first
+            with _as_usage_error(file.path, row.line):
+                impl = row.declared.register(row.run, where)
+            yield impl
+
+
+def _read(path: str) -> _UserFile:
+    """Find what a file registers, without running it."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise UsageError(f"--load {path}: there is no such file")
+    if file.suffix != ".py":
+        raise UsageError(f"--load {path}: not a Python file (its name must end in .py)")
+    if (size := file.stat().st_size) > USER_FILE_BYTES:
+        raise UsageError(f"--load {path}: {size} bytes, and the most is {USER_FILE_BYTES}")
+    text = file.read_bytes()
+    if (lines := len(text.splitlines())) > _MOST_LINES:
+        raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
+    with _as_usage_error(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # running the file shows them
+        nodes = [*ast.walk(ast.parse(text))]
+    ops, rows = tuple(_ops(path, nodes)), tuple(_rows(path, file, nodes))
+    if not ops and not rows:
+        raise UsageError(registry.nothing_new(path))
+    if len(rows) > _MOST_ROWS:
+        raise UsageError(f"--load {path}: {len(rows)} implementations, and the most is {_MOST_ROWS}")
+    return _UserFile(path, ops, rows)
+
+
+@contextmanager
+def _as_usage_error(path: str, line: int | None = None) -> Iterator[None]:
+    """Turns what reading a file raises into a `UsageError` of one sentence."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"--load {path}{f', line {line}' if line else ''}: {error}") from None
+    except (
+        *(OSError, SyntaxError, RecursionError, MemoryError),
+        *(AttributeError, TypeError, ValueError),  # of arguments of another type
+    ) as error:
+        line = error.lineno if isinstance(error, SyntaxError) else line
+        text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        what = f"{type(error).__name__}{f' at line {line}' if line else ''}"
+        raise UsageError(f"--load {path}: {what}: {text or 'too much to parse'}. Fix the file") from None
+
+
+def _ops(path: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names of the ops that a file registers: ``register_op(Op(name="...", ...))``."""
+    for call in _calls(nodes, "register_op"):
+        op = call.args[0] if call.args else None
+        names = [each.value for each in op.keywords if each.arg == "name"] if isinstance(op, ast.Call) else []
+        with _as_usage_error(path, call.lineno):
+            name = _literal(names[0]) if names else None
+            if not isinstance(name, str):
+                raise UsageError(f"register_op(Op(name='...', ...)) has no name. {_LITERALS}")
+            registry.check_op_name(name)
+        yield name
+
+
+def _rows(path: str, file: Path, nodes: Sequence[ast.AST]) -> Iterator[_Decorated]:
+    """The decorated functions of a file: ``@implementation(op, label, level=...)`` with literals."""
+    decorated = {
+        id(decorator): node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+    }
+    for call in _calls(nodes, "implementation"):
+        with _as_usage_error(path, call.lineno):
+            function = decorated.get(id(call))
+            if function is None:
+                raise UsageError(f"implementation(...) decorates no def. {_LITERALS}")
+            arguments = [_literal(each) for each in call.args]
+            keywords = {each.arg or "": each.value for each in call.keywords}
+            prepares = keywords.pop("prepare", None) is not None
+            values = {name: _literal(value) for name, value in keywords.items()}
+            declared = registry.implementation(*arguments, **values)
+            if refusal := registry.refused(declared.label, prepares=prepares):
+                raise UsageError(refusal)
+            defaults = {
+                parameter.arg: _literal(default)
+                for parameter, default in zip(
+                    function.args.kwonlyargs, function.args.kw_defaults, strict=True
+                )
+                if default is not None and parameter.arg in declared.tunable
+            }
+        line = min(decorator.lineno for decorator in function.decorator_list)
+        yield _Decorated(declared, _stand_in(file, line, declared.label, defaults), call.lineno)
+
+
+def _calls(nodes: Iterable[ast.AST], name: str) -> list[ast.Call]:
+    """Calls of a function of `compare.registry`, as they lie in the file."""
+    nodes = [*nodes]
+    names = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "compare.registry"
+        for alias in node.names
+        if alias.name == name
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    found = [
+        call
+        for call in calls
+        if (isinstance(call.func, ast.Name) and call.func.id in names)
+        or (isinstance(call.func, ast.Attribute) and call.func.attr == name)
+    ]
+    return sorted(found, key=lambda call: call.lineno)
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        raise UsageError(f"{ast.unparse(node)[:60]} is no literal. {_LITERALS}") from None
+    return printable(value) if isinstance(value, str) else value
+
+
+def _stand_in(file: Path, line: int, name: str, defaults: Mapping[str, int]) -> Any:
+    """A function that says that it was written at that line, with these keyword-only parameters."""
+    code = _only_a_worker_runs_it.__code__.replace(co_filename=str(file), co_firstlineno=line)
+    run = types.FunctionType(code, globals(), name)
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for parameter, default in defaults.items()
+        ]
+    )
+    return run
+
+
+def _only_a_worker_runs_it(*_: torch.Tensor) -> NoReturn:
+    raise RuntimeError("a user's implementation is run by a worker only")

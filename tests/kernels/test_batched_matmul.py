@@ -11,6 +11,7 @@ import torch
 
 from compare import device, registry
 from compare.capture import capture
+from compare.model.architecture import LIMITS, limits
 from compare.model.op import CudaLaunch, case
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts
@@ -81,11 +82,11 @@ def test_larger_matrices_are_refused_with_the_reason(impl, device: torch.device)
         impl.run(a, a)
 
 
-@pytest.mark.parametrize("arch", device.ARCH_SHARED_BYTES)
+@pytest.mark.parametrize("arch", [f"sm_{number}" for number in LIMITS])
 @pytest.mark.parametrize("label", [impl.label for impl in LIMITED if impl.route != "pybind"])
 def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: str):
     """Every size either fits the shared memory of a block, or is refused with the reason."""
-    most, op = device.ARCH_SHARED_BYTES[arch], registry.get_op(OP)
+    most, op = limits(arch).block_shared_bytes, registry.get_op(OP)
     taken, refused = set(), []
     for dtype, N in product(("fp32", "fp16"), SIZES):
         try:
@@ -102,7 +103,7 @@ def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: s
     )
     assert all(why.match(reason) for reason in refused), refused
     assert taken >= {N for N in SIZES if N <= 48}
-    if most >= device.ARCH_SHARED_BYTES["sm_90"]:
+    if most >= limits("sm_90").block_shared_bytes:
         assert taken == set(SIZES)
 
 
@@ -120,7 +121,7 @@ def test_values_that_make_too_large_a_block_are_refused_with_one_that_does_not(l
             refused.append(str(reason))
             continue
         assert launch.block[0] <= 1024
-        assert launch.dynamic_shared_bytes <= device.ARCH_SHARED_BYTES["sm_90"]
+        assert launch.dynamic_shared_bytes <= limits("sm_90").block_shared_bytes
     threads = (
         "MATRICES=8: with tiles of 80 rows that is 1280 threads a block, which has at most 1024; "
         "take MATRICES=6 or fewer"
@@ -140,9 +141,10 @@ def test_the_gpu_itself_is_asked_how_much_shared_memory_it_has(monkeypatch: pyte
 @pytest.mark.gpu
 def test_it_is_what_the_table_says_of_such_a_gpu(card: torch.device):
     arch = device.arch(card)
-    if arch not in device.ARCH_SHARED_BYTES:
+    assert arch is not None
+    if int(arch.removeprefix("sm_")) not in LIMITS:
         pytest.skip(f"{arch} is not in the table")
-    assert device.shared_bytes_of_a_block(card) == device.ARCH_SHARED_BYTES[arch]
+    assert device.shared_bytes_of_a_block(card) == limits(arch).block_shared_bytes
 
 
 @pytest.mark.parametrize("N", SIZES)

@@ -10,7 +10,8 @@ import torch
 
 from compare import registry
 from compare.model.op import Case, Implementation, case
-from compare.resources.static import Request, from_cubins
+from compare.resources.static import Request
+from compare.run.compiling import from_cubins
 from mutants import failed, spoiled
 from on_device import each_of
 from rows import labelled

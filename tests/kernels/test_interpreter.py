@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -154,7 +153,7 @@ def test_what_it_rounds_counts_as_no_call_of_pytorch_s(tmp_path: Path) -> None:
     """A kernel's own constants are rounded to bf16 as well."""
     described = registry.get_op("vector_add")
     options = Options(cases=(model.case("bf16", N=100),), device="cpu", only=("triton.*",))
-    with mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling):
+    with made_up.compiled_by(made_up.NoCompilation):
         comparison = running.run(described, options, results=tmp_path)
     wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
     assert wrong == {}

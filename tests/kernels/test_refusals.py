@@ -53,9 +53,9 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 SCALED: list[Refusal] = [
-    ({"b": columns}, "as many columns of b as a has"),
-    ({"scale_a": rows}, "as many elements of scale_a as a has rows"),
-    ({"scale_b": rows}, "as many elements of scale_b as b has rows"),
+    ({"b": columns}, "(any, 64) for b"),
+    ({"scale_a": rows}, "(2,) for scale_a"),
+    ({"scale_b": rows}, "(5,) for scale_b"),
     ({"scale_b": lambda x: x[:, None]}, "1"),
 ]
 HEADS = "a number of heads of {} that divides {}"
@@ -83,14 +83,14 @@ SHAPES: dict[str, list[Refusal]] = {
         ({"q": shaped(2, 1, 5, 64)}, HEADS.format("k_pages", 5)),
     ],
     "fp8_block_matmul": [
-        ({"b": columns}, "as many columns of b as a has"),
+        ({"b": columns}, "(any, 256) for b"),
         ({"scale_a": columns}, "(2, 2) for scale_a"),
         ({"scale_b": rows}, "(2, 2) for scale_b"),
     ],
     "fp8_matmul": SCALED,
     "int8_matmul": [*SCALED, (LONG, "at most 131071 columns")],
     "w4a16_matmul": [
-        ({"packed": lambda x: x.repeat_interleave(8, dim=1)}, "(any, 32) for packed, 8 weights in a word"),
+        ({"packed": lambda x: x.repeat_interleave(8, dim=1)}, "(any, 32) for packed"),
         ({"scales": columns}, "(5, 2) for scales"),
         ({"zeros": lambda x: x.t()}, "(5, 2) for zeros"),
     ],

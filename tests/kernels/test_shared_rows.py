@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from compare import capture, registry
-from compare.device import OTHER_MULTIPROCESSORS
+from compare.model.architecture import LIMITS
 from compare.model.op import Case, CudaLaunch, TritonLaunch, case
 from on_device import assert_correct
 from rows import labelled
@@ -52,7 +52,7 @@ def test_a_row_of_more_columns_than_all_programs_hold_is_refused(
 
 @pytest.mark.parametrize(
     ("arch", "blocks"),
-    [("sm_90", 2 * 132), ("sm_120", OTHER_MULTIPROCESSORS)],
+    [("sm_90", 2 * 132), ("sm_120", LIMITS[120].multiprocessors)],
 )
 def test_of_softmaxs_ring_as_many_blocks_are_launched_as_are_resident(arch: str, blocks: int) -> None:
     """Shared memory fits two blocks on a multiprocessor of sm_90, and one on sm_120."""

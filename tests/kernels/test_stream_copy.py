@@ -9,7 +9,7 @@ import torch
 
 from beside import cold_speeds
 from compare import capture, registry
-from compare.device import ARCH_SHARED_BYTES
+from compare.model.architecture import limits
 from compare.model.op import CudaLaunch, Implementation, case
 from compare.resources.machine_code import read_report
 from compare.resources.sass.disassembly import counted, disassembled, instructions, of_kernel
@@ -96,7 +96,7 @@ def test_any_choice_can_be_launched(impl: Implementation) -> None:
         assert isinstance(launch, CudaLaunch)
         assert 1 <= launch.grid[0] < 2**31, chosen
         assert 1 <= launch.block[0] <= 1024, chosen
-        assert launch.dynamic_shared_bytes <= ARCH_SHARED_BYTES["sm_90"], chosen
+        assert launch.dynamic_shared_bytes <= limits("sm_90").block_shared_bytes, chosen
         assert not (launch.dynamic_shared_bytes and figures.static_shared_bytes), chosen
 
 

@@ -306,7 +306,7 @@ from compare.capture import capture
 from compare.pipeline import triton_way
 from compare.pipeline.records import Opened
 from compare.pipeline.triton_adapter import watched
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 op = registry.get_op("softmax")
 impls = registry.implementations("softmax", ["triton.online", "triton.onepass"])
 launches = [launch for impl in impls for launch in capture(impl, op, op.cases.default, "sm_80")]
@@ -351,7 +351,7 @@ def test_what_is_kept_is_found_under_the_key_that_made_it(tmp_path: Path, monkey
     script = """
 from compare import registry
 from compare.capture import capture
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 op = registry.get_op("vector_add")
 (impl,) = registry.implementations("vector_add", ["triton.blocked"])
 (launch,) = capture(impl, op, op.cases.default, "sm_80")

@@ -21,7 +21,8 @@ from compare.checking.check import check
 from compare.device import STATIC_ARCHS, lacks, supports
 from compare.model.op import Implementation
 from compare.pipeline.triton_way import STAGES
-from compare.resources.static import Request, from_cubins
+from compare.resources.static import Request
+from compare.run.compiling import from_cubins
 from processes import command
 
 pytestmark = pytest.mark.thorough

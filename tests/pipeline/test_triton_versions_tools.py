@@ -29,7 +29,7 @@ from compare import registry
 from compare.aot import building
 from compare.aot.plan import candidates, plan
 from compare.pipeline.triton_adapter import cache_entry
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 
 op = registry.get_op(sys.argv[1])
 for arch in sys.argv[3:4]:

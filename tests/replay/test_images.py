@@ -38,7 +38,7 @@ from compare.capture import capture
 from compare.replay.images import compiled
 from compare.replay.nodes import TritonSource
 from compare.replay.sources import Sources
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 
 op, label = registry.get_op("softmax"), sys.argv[1]
 (impl,) = (i for i in registry.implementations("softmax") if i.label == label)

@@ -41,7 +41,7 @@ RECORDING = Recording(
     (Kept(OWN + 8192, b"\x01\x02"),),
     2 * GRANULE,
 )
-RECORD = messages.Record((), 0, {})
+RECORD = messages.Record((), 0)
 EXPECTED = {"y": torch.empty(4, 8, device="meta")}
 
 

@@ -199,8 +199,8 @@ def measured(folder: Path, text: str, beside: str, on: Case) -> dict[str, Result
     file = folder / "rows.py"
     file.write_text(text)
     with own_registry():
-        user_files.load([str(file)], 60.0)
-        impls = [i for i in registry.implementations(op.name) if i.foreign or i.label == beside]
+        user_files.load([str(file)])
+        impls = [i for i in registry.implementations(op.name) if i.user_file or i.label == beside]
         first_calls_ms = {impl.label: 1.0 for impl in impls}
         return timed(op, impls, on, settings_on(device, 1.0, FEW), device, first_calls_ms, replayed=True)
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -103,7 +104,7 @@ def test_cold_times_are_the_runners_and_host_times_its_own() -> None:
         return SimpleNamespace(ask=ask)
 
     own, runner = worker("own", 20.0), worker("runner", 10.0)
-    impl = Implementation("", "triton.mine", "naive", FakePlayer(), foreign=True)
+    impl = Implementation("", "triton.mine", "naive", FakePlayer(), user_file=Path("mine.py"))
     examiner = mock.Mock(sets=[1, 2, 3], in_turn=0)
     timer = RemoteTimer(impl, examiner, own, runner)  # type: ignore[arg-type]
     assert timer.first() < 20.0
@@ -126,7 +127,7 @@ def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         implemented("wrong", "return torch.zeros_like(x)") + implemented("leaves", "os._exit(3)"),
     )
     with own_registry(), WorkerPool(op, CPU, 20.0) as pool:
-        user_files.load([file], 60.0)
+        user_files.load([file])
         right, wrong, leaves = (
             impl
             for name in ("right", "wrong", "leaves")

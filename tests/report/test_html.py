@@ -170,7 +170,7 @@ def test_a_users_file_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.Monke
     folder.mkdir()
     file = folder / "<script>alert(4)<.py"
     file.write_text(f"def run(x):\n    return {HOSTILE!r}\n")
-    impl = Implementation("softmax", "triton.mine", "tiled", run=hostile, origin=str(file), foreign=True)
+    impl = Implementation("softmax", "triton.mine", "tiled", run=hostile, user_file=file)
     monkeypatch.setattr(sources, "implementations", lambda op: {impl.label: impl})
     rows = (replace(made_up.rows()[1], label=impl.label), *made_up.rows())
     text = page.dumps([made_up.comparison(made_up.case(made=rows))])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compare import registry
+from compare.worker import user_files
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,6 @@ def load(tmp_path: Path, own_registry: None) -> Callable[..., None]:
     def load(text: str, name: str = "mine.py") -> None:
         file = tmp_path / name
         file.write_text(text)
-        registry.load(str(file))
+        user_files.load([str(file)])
 
     return load

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compare.model.architecture import LIMITS, limits
 from compare.model.op import UsageError
-from compare.resources.occupancy import LIMITS, limits, occupancy
+from compare.resources.occupancy import occupancy
 
 ARCHS = [f"sm_{number}" for number in LIMITS]
 KB = 1024

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from compare import registry
+from compare.model.architecture import limits
 from compare.model.op import Case, Implementation, Op, case
 from compare.model.result import KernelResources, Row
 from compare.resources import profiler as profiler_module
-from compare.resources import profiles, static
 from compare.resources.kernels import merged
 from compare.resources.profiler import from_profiler
-from compare.resources.static import Request, from_cubins
+from compare.resources.static import Request, Resources, keep, kept, key_of
+from compare.run.compiling import from_cubins
 from compare.run.context import CaseResult, RowState
 from compare.run.resources import profile_case
 from compare.worker.messages import Profile
@@ -89,7 +90,7 @@ OURS = [
 
 
 @functools.cache
-def compiled_offline(name: str, arch: str) -> dict[tuple[str, Case], static.Resources]:
+def compiled_offline(name: str, arch: str) -> dict[tuple[str, Case], Resources]:
     """Of all an op's kernels together, as importing the compilers takes longer than one kernel."""
     op = registry.get_op(name)
     impls = [impl for impl in registry.implementations(name) if impl.way != "torch"]
@@ -110,7 +111,7 @@ def test_both_readers_agree(op: Op, impl: Implementation) -> None:
         pytest.skip(reason)
     arch = machine.arch(device)
     assert arch is not None
-    usual_card = machine.multiprocessors(device) == machine.ARCH_MULTIPROCESSORS[arch]
+    usual_card = machine.multiprocessors(device) == limits(arch).multiprocessors
     compared, refused = 0, ""
     for each in (op.cases.default, *op.cases.smoke):
         offline = compiled_offline(op.name, arch)[impl.label, each]
@@ -169,13 +170,11 @@ def request(label: str) -> Request:
 
 def test_a_profile_is_kept_for_its_card_and_its_case(new_cache: None) -> None:
     one = request("cupy.scalar")
-    assert profiles.kept(one, CARD) == ()
-    profiles.keep(one, CARD, ())  # a process's first profile may be empty: no result
-    assert profiles.kept(one, CARD) == ()
-    profiles.keep(one, CARD, (KERNEL,))
-    assert profiles.kept(one, CARD) == (KERNEL,)
-    assert profiles.kept(one, "another card") == ()
-    assert profiles.kept(replace(one, case=case("fp32", N=1024)), CARD) == ()
+    others = (one, "another card"), (one, ""), (replace(one, case=case("fp32", N=1024)), CARD)
+    assert kept(key_of(one, CARD)) is None
+    keep(key_of(one, CARD), (KERNEL,))
+    assert kept(key_of(one, CARD)) == (KERNEL,)
+    assert [kept(key_of(*other)) for other in others] == [None] * 3
 
 
 def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, new_cache: None) -> None:
@@ -185,19 +184,22 @@ def test_what_is_known_is_not_profiled_again(monkeypatch: pytest.MonkeyPatch, ne
     monkeypatch.setattr("compare.run.resources.Checking", lambda *_: mock.Mock(width=lambda count: 1))
     labels = ["torch.eager", "torch.compile", "triton.blocked", "cupy.scalar"]
     impls = registry.implementations("vector_add", labels)
-    impls = [replace(impl, foreign=impl.label == "triton.blocked") for impl in impls]
+    impls = [
+        replace(impl, user_file=Path("mine.py") if impl.label == "triton.blocked" else None) for impl in impls
+    ]
 
-    def profiled() -> list[str]:
+    def profiled(*kernels: KernelResources) -> list[str]:
         """The labels of those whose workers are asked; every row gets its kernels."""
         asked: list[str] = []
-        worker = mock.Mock(ask=lambda *_: Profile((KERNEL,), ("some_kernel",)))
+        worker = mock.Mock(ask=lambda *_: Profile(kernels, ("some_kernel",)))
         pool = mock.Mock(of=lambda impl: asked.append(impl.label) or worker)
         context = mock.MagicMock(op=ADD, pool=pool, device=torch.device("cuda"))
         entries = {impl.label: RowState(impl, Row(impl.label, impl.level, "ok")) for impl in impls}
         profile_case(context, CaseResult(SMALL, entries), mock.MagicMock(), last=True)
-        assert all(entry.row.resources == (KERNEL,) for entry in entries.values())
+        assert entries["torch.eager"].row.resources in (kernels, (KERNEL,))
         assert {call.args[0].label for call in pool.dismiss.call_args_list} == set(labels)
         return sorted(asked)
 
     assert profiled() == sorted(labels)
+    assert profiled(KERNEL) == sorted(labels), "a process's first profile may be empty: no result"
     assert profiled() == ["torch.compile", "triton.blocked"]

@@ -1,8 +1,7 @@
-"""Resources without a GPU: compiled by other processes, which may die and get wrong kernels, and kept."""
+"""Resources without a GPU: compiled by workers, which may end and get wrong kernels, and kept."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -11,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,8 +20,9 @@ import pytest
 
 from compare import registry
 from compare.model.op import Op, case
-from compare.resources import static
-from compare.resources.static import CompileError, Compiling, Refused, Request, from_cubins
+from compare.resources.static import CompileError, Refused, Request, kept, key_of
+from compare.run import compiling
+from compare.run.compiling import Compilation, from_cubins
 from compare.run.verdict import verdict
 from processes import called_with, python
 from rows import labelled
@@ -37,9 +37,9 @@ def test_both_ways_for_several_architectures_at_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # as in a run without a GPU
     labels = ("torch.eager", "triton.blocked", "cupy.scalar", "cupy.vectorized")
     requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in ("sm_75", "sm_90")]
-    told: list[tuple[int, int]] = []
-    results = from_cubins(requests, lambda done, total: told.append((done, total)))
-    assert told == [(i + 1, 6) for i in range(6)], "PyTorch's kernels are not compiled"
+    shares: list[float] = []
+    results = from_cubins(requests, shares.append)
+    assert shares == [1 / 3, 2 / 3, 1.0], "PyTorch's kernels are not compiled"
     for request, result in zip(requests, results, strict=True):
         assert isinstance(result, tuple), result
         if request.impl.way == "torch":
@@ -63,7 +63,7 @@ def test_both_ways_for_several_architectures_at_once(monkeypatch: pytest.MonkeyP
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(compiling, "Worker", refuse)
     assert from_cubins(requests) == results
 
 
@@ -77,14 +77,7 @@ def test_an_architecture_that_is_not_served_is_refused() -> None:
         from_cubins([Request(ADD, impl, SMALL, "sm_99")])
 
 
-def test_a_compiling_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static.sys, "executable", "/bin/false")
-    (died,) = from_cubins([Request(ADD, on("cupy.scalar"), case("bf16", N=123), "sm_80")])
-    assert isinstance(died, CompileError)
-    assert "exit code 1" in str(died)
-
-
-ENDLESS_FILE = """
+ENDING_FILE = """
 import os
 
 from compare.registry import implementation
@@ -107,54 +100,23 @@ def picky(x, y):
 """
 
 
-@pytest.mark.thorough
-def test_who_takes_too_long_or_dies_costs_the_others_nothing(
-    load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load(ENDLESS_FILE)
-    labels, archs = ("triton.endless", "triton.aborting", "triton.picky"), ("sm_80", "sm_90")
+def test_who_ends_its_process_costs_the_others_nothing(load: Callable[..., None]) -> None:
+    load(ENDING_FILE)
+    labels, archs = ("triton.aborting", "triton.picky"), ("sm_80", "sm_90")
     requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in archs]
-    limited, lines = static._keys(requests[:2]), static._CompilerProcess._lines
-
-    def read(compiler: static._CompilerProcess) -> Iterator[bytes]:
-        for line in lines(compiler):
-            yield line
-            if json.loads(line).get("of") not in limited:  # a busy machine may need longer for the others
-                compiler._limit_s = 60.0
-
-    monkeypatch.setattr(static._CompilerProcess, "_lines", read)
-    endless, endless_too, aborting, aborting_too, *picky = from_cubins(requests, timeout_s=0.3)
-    for each in (endless, endless_too):  # once for all architectures: what it launches is found out before
+    *aborting, picky, picky_too = from_cubins(requests)
+    for each in aborting:
         assert isinstance(each, CompileError)
-        said = "finding out what it launches for sm_80 took longer than 0.3 s, the limit (--timeout)"
-        assert str(each) == said
-    for each in (aborting, aborting_too):
-        assert isinstance(each, CompileError)
-        assert str(each).startswith(
-            "finding out what it launches for sm_80: its process was killed by SIGABRT"
-        )
-    assert [str(each) for each in picky] == ["more than it takes"] * 2
-
-
-FLOODING_FILE = """
-import os, time
-from compare.registry import implementation
-
-
-@implementation("vector_add", "triton.flooding", level="tiled")
-def flooding(x, y):
-    while True:
-        os.write(1, b'{"step": "compiling it", "of": null}\\n')
-        time.sleep(0.1)
-"""
+        assert re.match(r"its process was killed by SIGABRT \(abort\) in compiling for sm_80", str(each))
+    assert [str(each) for each in (picky, picky_too)] == ["more than it takes"] * 2
 
 
 @pytest.mark.thorough
-def test_who_tells_of_steps_without_end_is_ended(load: Callable[..., None]) -> None:
-    """Each step has the whole time limit."""
-    load(FLOODING_FILE)
-    (found,) = from_cubins([Request(ADD, on("triton.flooding"), SMALL, "sm_80")])
-    assert "it wrote into the pipe between its process and the judge's" in str(found)
+def test_who_takes_too_long_is_ended(load: Callable[..., None]) -> None:
+    load(ENDING_FILE)
+    (endless,) = from_cubins([Request(ADD, on("triton.endless"), SMALL, "sm_80")], timeout_s=5.0)
+    assert isinstance(endless, CompileError)
+    assert str(endless) == "it took longer than 5 s, the limit for compiling for sm_80 (--timeout)"
 
 
 @pytest.mark.thorough
@@ -163,35 +125,38 @@ def test_what_compiles_in_the_background_is_kept_unasked(
 ) -> None:
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
     request = Request(ADD, on("cupy.scalar"), SMALL, "sm_80")
-    (key,) = static._keys([request])
-    compiling = Compiling([request])
+    compilation = Compilation([request])
     end = time.monotonic() + 120
-    while static._kept(key) is None and time.monotonic() < end:
+    while (result := kept(key_of(request))) is None and time.monotonic() < end:
         time.sleep(0.05)
-    compiling.stop()
-    monkeypatch.setattr(subprocess, "Popen", None)  # nothing is left to compile
-    assert Compiling([request]).results() == [static._kept(key)]
+    compilation.stop()
+    monkeypatch.setattr(compiling, "Worker", None)  # nothing is left to compile
+    assert from_cubins([request]) == [result]
 
 
-def test_a_compilation_that_is_stopped_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
-    compiling = Compiling([Request(ADD, on("cupy.scalar"), SMALL, "sm_80")])
-    (compiler,) = compiling._compilers
-    process, scratch = compiler._process, compiler._scratch
-    assert process.poll() is None
+def test_a_compilation_that_is_stopped_ends_at_once(load: Callable[..., None]) -> None:
+    load(ENDING_FILE)
+    compilation = Compilation([Request(ADD, on("triton.endless"), SMALL, "sm_80")])
+    while not compilation._workers:
+        time.sleep(0.05)
+    (worker,) = compilation._workers
+    end = time.monotonic() + 60
+    while not worker._busy and time.monotonic() < end:
+        time.sleep(0.05)
     begin = time.monotonic()
-    compiling.stop()
+    compilation.stop()
     assert time.monotonic() - begin < 5
-    assert process.poll() is not None
-    assert not scratch.exists()
+    assert not Path("/proc", str(worker.pid)).exists()
 
 
 STARTER = """
 import sys
 from compare import registry
-from compare.resources.static import Request, from_cubins
+from compare.resources.static import Request
+from compare.run.compiling import from_cubins
+from compare.worker import user_files
 
-registry.load(sys.argv[1])
+user_files.load([sys.argv[1]])
 op = registry.get_op("vector_add")
 from_cubins([Request(op, registry.implementations(op.name, ["triton.busy"])[0], op.cases.default, "sm_80")])
 """
@@ -201,7 +166,7 @@ BUSY_FILE = """
 import os, subprocess, sys
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.compute_bound", level="tiled")
+@implementation("vector_add", "triton.busy", level="tiled")
 def busy(x, y):
     subprocess.run([sys.executable, "-c", "import signal; signal.pause()", "TOKEN"])
 """
@@ -225,16 +190,19 @@ def test_compilers_do_not_outlive_who_started_them(how: signal.Signals, tmp_path
         os.close(compiler)
 
 
-def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = Request(ADD, on("cupy.scalar"), SMALL, "sm_80")
-    assert static._key(request, "a") != static._key(request, "b")
-    assert static._key(request, "a") != static._key(replace(request, arch="sm_90"), "a")
-    assert static._key(request, "a") != static._key(replace(request, case=case("fp32", N=4097)), "a")
-    before = static._key(request, "a")
+def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch, load: Callable[..., None]) -> None:
+    load(ENDING_FILE)
+    request = Request(ADD, on("triton.picky"), SMALL, "sm_80")
+    before = key_of(request)
+    assert key_of(replace(request, arch="sm_90")) != before
+    assert key_of(replace(request, case=case("fp32", N=4097))) != before
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
-    assert static._key(request, "a") == before
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "another")
-    assert static._key(request, "a") != before
+    assert key_of(request) == before
+    with monkeypatch.context() as other:
+        other.setenv("TRITON_PTXAS_PATH", "another")
+        assert key_of(request) != before
+    load(ENDING_FILE.replace("more than it takes", "less than it takes"))
+    assert key_of(replace(request, impl=on("triton.picky"))) != before
 
 
 # --------------------------------------------------------------------------- what becomes of kernels
@@ -298,7 +266,7 @@ COMPILED = """
 from triton.runtime.driver import driver
 from compare import registry
 from compare.aot.plan import plan
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 
 op = registry.get_op("vector_add")
 (impl,) = registry.implementations("vector_add", ["triton.blocked"])

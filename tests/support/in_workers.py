@@ -48,8 +48,9 @@ def timed(
             Replaying(op, case, buffers, 60.0) as replaying,
         ):
             if replayed:
-                replaying.prepare([impl for impl in impls if impl.foreign])
-            of_users = replaying.runners, replaying.unverified
+                replaying.prepare([impl for impl in impls if impl.user_file])
             first_ms = first_calls_ms or {}
-            subject = Subject(op, impls, case, device, workers, buffers, tolerance, first_ms, *of_users)
+            subject = Subject(
+                op, impls, case, device, workers, buffers, tolerance, first_ms, replaying.runners
+            )
             return measure(subject, settings)

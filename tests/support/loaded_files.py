@@ -25,15 +25,11 @@ import torch
 from compare.registry import implementation
 
 
-def own(name):
-    return implementation("vector_add", f"triton.{name}", level="tiled")
-
-
 def added(x, y):
     return x + y if x.is_cuda else torch.from_numpy(x.numpy() + y.numpy())
 
 
-@own("right")
+@implementation("vector_add", "triton.right", level="tiled")
 def right(x, y):
     return added(x, y)
 """
@@ -60,7 +56,11 @@ def written(path: Path, text: str) -> str:
 
 def implemented(name: str, code: str, then: str = "return added(x, y)") -> str:
     """An implementation that runs ``code`` before it adds."""
-    return f"\n\n@own({name!r})\ndef {name}(x, y):\n    {code}\n    {then}\n"
+    return f"\n\n{decorator(name)}\ndef {name}(x, y):\n    {code}\n    {then}\n"
+
+
+def decorator(name: str) -> str:
+    return f'@implementation("vector_add", "triton.{name}", level="tiled")'
 
 
 def compared(
@@ -72,10 +72,10 @@ def compared(
     **options: Any,
 ) -> Comparison:
     """The comparison of a file with this text, by default on the CPU."""
-    user_files.load([written(path, text)], 60.0)
+    user_files.load([written(path, text)])
     asked = Options(cases=cases, only=only, **{"device": "cpu", **options})
     with (
-        mock.patch("compare.run.resources.Compiling", made_up.FakeCompiling),  # as if it launched nothing
+        made_up.compiled_by(made_up.NoCompilation),  # as if it launched nothing
         mock.patch("compare.checking.check._idling", return_value=None),
     ):
         return run.run(registry.get_op("vector_add"), asked, progress, results=path.parent)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 from compare.history.map import Map, survey
 from compare.model.op import Cost
@@ -27,7 +29,8 @@ from compare.model.result import (
     Tuning,
 )
 from compare.report import csv_file
-from compare.resources.static import Request
+from compare.resources.static import Request, Resources
+from compare.run.compiling import Compilation
 from compare.timing.statistics import estimate
 
 CASE = "M=4096,N=4096,fp32"
@@ -195,17 +198,27 @@ def with_row(entry: CaseComparison, label: str, **changes: object) -> CaseCompar
     return replace(entry, rows=tuple(changed))
 
 
-class FakeCompiling:
-    """In place of `compare.run.resources.Compiling`: nothing is compiled, and no kernel found."""
+class NoCompilation(Compilation):
+    """Nothing is compiled, and no kernel found."""
 
     def __init__(self, requests: Sequence[Request], nice: int = 0, timeout_s: float = 0.0) -> None:
-        self._requests = requests
+        self.requests = tuple(requests)
 
-    def results(self, progress: object = None) -> list[tuple[KernelResources, ...]]:
-        return [() for _ in self._requests]
+    def results(self, progress: object = None) -> list[Resources]:
+        return [() for _ in self.requests]
 
     def stop(self) -> None:
         pass
+
+
+@contextmanager
+def compiled_by(compilation: type[Compilation]) -> Iterator[None]:
+    """Runs compile by this one."""
+    with (
+        mock.patch("compare.run.Compilation", compilation),
+        mock.patch("compare.run.compiling.Compilation", compilation),
+    ):
+        yield
 
 
 SEARCH = Tuning(

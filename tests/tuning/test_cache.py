@@ -99,12 +99,12 @@ def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.Mon
     worker = Handlers(None)  # type: ignore[arg-type]
     worker.handle(Choose("matmul", "triton.autotuned"))
     monkeypatch.setattr(worker, "_tensors", lambda places: (torch.ones(8, 4), torch.ones(4, 2)))
-    first = worker.handle(First((), (), {}))
+    first = worker.handle(First((), ()))
     (search,) = first.tunings
     assert first.ms == 16
     assert (search.kernel, search.tried, len(timed)) == ("matmul_grouped_kernel", 3, 3)
     again.cache = {}
-    (known,) = worker.handle(First((), (search,), {})).tunings
+    (known,) = worker.handle(First((), (search,))).tunings
     assert known == replace(search, kept=True)
     assert len(timed) == 3
 

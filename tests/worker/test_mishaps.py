@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 import torch
 
-import made_up
 from compare import registry, run
 from compare.capture import meta_inputs
 from compare.model.op import FILLS, LAYOUTS, case
@@ -21,7 +20,7 @@ from compare.model.result import Options
 from compare.worker.checking import Checking
 from compare.worker.messages import Answer, WorkerRequest
 from compare.worker.process import Worker
-from loaded_files import CPU, SMALL, compared, implemented, reasons_of, rows_of
+from loaded_files import CPU, SMALL, compared, decorator, implemented, reasons_of, rows_of
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -79,14 +78,7 @@ def _limited_where_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "_wait", waiting)
 
 
-@pytest.fixture
-def _uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code sizes, for each of which a process is started, are made up."""
-    found = made_up.comparison().code_sizes["triton.online"]
-    monkeypatch.setattr("compare.run.sources._users", lambda *_: found)
-
-
-@pytest.mark.usefixtures("_limited_where_endless", "_uncounted")
+@pytest.mark.usefixtures("_limited_where_endless")
 @pytest.mark.parametrize("width", [8, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Path) -> None:
     """All in one run, so that each is beside all others; one at a time, and in parallel."""
@@ -156,10 +148,10 @@ def test_what_is_kept_of_the_gpu_is_told_from_what_is_reserved(tmp_path: Path) -
     """Freed memory that an allocator keeps reserved is allowed; memory still in use is not."""
     text = (
         "import cupy\n\nkept = []\n\n"
-        "@own('hoards')\ndef hoards(x, y):\n"
+        f"{decorator('hoards')}\ndef hoards(x, y):\n"
         "    if not kept: kept.append(cupy.empty(3 << 30, cupy.uint8))\n"
         "    return x + y\n\n"
-        "@own('reserves')\ndef reserves(x, y):\n"
+        f"{decorator('reserves')}\ndef reserves(x, y):\n"
         "    cupy.empty(3 << 30, cupy.uint8)\n"
         "    torch.empty(1 << 30, dtype=torch.uint8, device=x.device)\n"
         "    return x + y\n"

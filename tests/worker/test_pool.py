@@ -11,11 +11,10 @@ import pytest
 
 from compare import registry
 from compare.checking.reference import expected_outputs
-from compare.model.op import UsageError
 from compare.worker.buffers import CaseBuffers
 from compare.worker.messages import Connect, Rest, WorkerRequest
 from compare.worker.pool import CONTEXTS_AT_ONCE, WorkerPool
-from compare.worker.process import Ended
+from compare.worker.process import Ended, NotLoaded
 from cuda_impl import build
 from loaded_files import CPU, SMALL, written
 
@@ -40,10 +39,10 @@ def test_what_keeps_a_worker_from_getting_ready_is_said_every_time(tmp_path: Pat
     """As of a file that raises when it is loaded again."""
     file = written(tmp_path / "mine.py", "1 / 0\n")
     (impl, *_) = registry.implementations("vector_add")
-    impl = dataclasses.replace(impl, label="triton.right", foreign=True, origin=file)
+    impl = dataclasses.replace(impl, label="triton.right", user_file=Path(file))
     with WorkerPool(registry.get_op("vector_add"), CPU, 60.0) as pool:
         for _ in range(3):
-            with pytest.raises(UsageError, match="ZeroDivisionError at line 18"):
+            with pytest.raises(NotLoaded, match="ZeroDivisionError at line 14"):
                 pool.of(impl)
 
 
@@ -103,7 +102,7 @@ def test_what_all_host_builds_share_is_built_where_it_is_kept(
     for name in ("host_runtime", "host_header"):
         monkeypatch.setattr(build, name, lambda name=name: built.append(name))
     project = [impl for impl in registry.implementations("vector_add") if impl.route != "pybind"]
-    mine = [dataclasses.replace(impl, foreign=True, origin=str(tmp_path / "mine.py")) for impl in project]
+    mine = [dataclasses.replace(impl, user_file=tmp_path / "mine.py") for impl in project]
     with WorkerPool(registry.get_op("vector_add"), CPU, 60.0) as pool:
         pool.build(project, ["fp32"])
         pool.build([impl for impl in mine if impl.route != "cupy"], ["fp32"])

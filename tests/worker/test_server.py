@@ -41,10 +41,14 @@ def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
 
 
 def test_only_the_command_itself_forks_the_server() -> None:
-    assert not start._is_command()
-    with mock.patch.dict(sys.modules, {"__main__": mock.Mock(__spec__=mock.Mock())}) as modules:
-        modules["__main__"].__spec__.name = "compare.__main__"
-        assert start._is_command()
+    """And only without variables that workers do not get."""
+    with mock.patch.dict(os.environ, {"PATH": ""}, clear=True):
+        assert not start._is_clean_command()
+        with mock.patch.dict(sys.modules, {"__main__": mock.Mock(__spec__=mock.Mock())}) as modules:
+            modules["__main__"].__spec__.name = "compare.__main__"
+            assert start._is_clean_command()
+            os.environ["GITHUB_TOKEN"] = "secret"
+            assert not start._is_clean_command()
 
 
 @pytest.mark.thorough

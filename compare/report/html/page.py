@@ -219,8 +219,8 @@ class _OpSection:
         pipeline = f"{self.anchor}.{_anchor(label)}.html" if has_pipeline else ""
         # How to measure the row again, and how to write its pipeline page.
         only = ["--only", label]
-        if impl and code and impl.foreign:
-            only += ["--load", impl.origin]
+        if impl and code and impl.user_file:
+            only += ["--load", str(impl.user_file)]
         more = [
             word for name, value in row.configuration.parameters for word in ("--tune", f"{name}={value}")
         ]

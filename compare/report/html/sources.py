@@ -61,9 +61,9 @@ def implementations(op: str) -> dict[str, Implementation]:
 def code(impl: Implementation, row: Row) -> Code | None:
     """The source of ``row``; None where its file is gone or can no longer be read."""
     try:
-        files = [Path(impl.origin)] if impl.foreign else _shown(impl)
+        files = [impl.user_file] if impl.user_file else _shown(impl)
         kernels = [figures.short_kernel(kernel.kernel) for kernel in row.resources]
-        names = kernels if impl.has_own_kernels else [], [] if impl.foreign else [code_of(impl.run).co_name]
+        names = kernels if impl.has_own_kernels else [], [] if impl.user_file else [code_of(impl.run).co_name]
         functions = ((file, _function(file, name)) for each in names for file in files for name in each)
         file, start = next(((file, start) for file, start in functions if start), (files[0], (1, 1)))
         changed = changed_since(row) or (

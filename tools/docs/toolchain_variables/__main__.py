@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from compare import registry
+from compare.model.architecture import limits
 from compare.model.op import UsageError
-from compare.resources.occupancy import limits
 from tools.docs.toolchain_variables.runs import RUNS, compile_once
 
 

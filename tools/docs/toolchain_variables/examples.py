@@ -24,7 +24,7 @@ _PACKAGES = {"triton": "Triton", "cupy-cuda13x": "cupy"}
 _RESTS_ON = (
     "tools/docs/toolchain_variables/*.py",
     "compare/capture.py",
-    "compare/resources/compiler_process.py",
+    "compare/resources/compiler.py",
     "cuda_impl/build.py",
 )
 

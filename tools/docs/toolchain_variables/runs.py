@@ -18,7 +18,7 @@ from triton import knobs
 from compare import registry
 from compare.capture import capture
 from compare.model.op import CudaLaunch, TritonLaunch
-from compare.resources.compiler_process import compile_triton
+from compare.resources.compiler import compile_triton
 from cuda_impl import build, flags
 
 

@@ -1,0 +1,176 @@
+"""Kernels compiled without a GPU, in the background: each implementation by a worker of its own.
+
+So one that takes too long or ends its process costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+
+import torch
+
+from compare.device import lacks
+from compare.model.architecture import limits
+from compare.model.op import UsageError
+from compare.model.result import Options
+from compare.resources.static import CompileError, Refused, Request, Resources, keep, kept, key_of
+from compare.run.context import Context
+from compare.sandbox import isolation
+from compare.worker import server
+from compare.worker.messages import ReadResources, Setup
+from compare.worker.parallel import cores
+from compare.worker.pool import load
+from compare.worker.process import Raised, Worker
+from compare.worker.server import modules_of
+from compare.worker.user_files import to_load
+
+_LESS_URGENT = 10
+"""Added to the nice value of what compiles while first calls are timed."""
+
+
+class Compilation:
+    """Pending requests: results that are not cached are compiled by workers, which start at once.
+
+    To be stopped by whoever started it; what it has finished is kept for the next time.
+
+    Args:
+        requests: of one or more ops.
+        nice: how much less urgent that is than what this process does in the meantime.
+        timeout_s: the limit of each request; an implementation that takes longer is given up.
+
+    Raises:
+        UsageError: an architecture that is not known.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], nice: int = 0, timeout_s: float = Options.timeout_s
+    ) -> None:
+        for arch in {request.arch for request in requests}:
+            limits(arch)
+        self.requests = tuple(requests)
+        self._nice, self._timeout_s = nice, timeout_s
+        self._keys = [key_of(request) for request in requests]
+        self._results: dict[str, Resources] = {}
+        missing: dict[tuple[str, str], dict[str, Request]] = {}
+        for key, request in zip(self._keys, requests, strict=True):
+            if (result := _without_compiler(request, key)) is not None:
+                self._results[key] = result
+            else:
+                missing.setdefault((request.op.name, request.impl.label), {})[key] = request
+        self._workers: list[Worker] = []
+        self._stopped = False
+        self._starting = threading.Lock()
+        if missing:
+            server.start(sorted({op for op, _ in missing}), interpreted=False)
+        self._threads = ThreadPoolExecutor(cores())
+        self._jobs = [self._threads.submit(self._compile, group) for group in missing.values()]
+
+    @classmethod
+    def begin(cls, context: Context) -> Compilation:
+        """Start compiling all kernels whose resources are read, except users' files: those have to be
+        correct first."""
+        requests = [
+            Request(context.op, impl, step.case, arch)
+            for step in context.steps
+            if step.inspect
+            for impl in context.impls
+            if not impl.user_file and not impl.stand_in
+            for arch in context.archs_of(impl)
+        ]
+        return cls(requests, _LESS_URGENT if context.on_gpu else 0, context.options.timeout_s)
+
+    def wait(self, context: Context) -> None:
+        """Wait until all is compiled, as that would disturb the timing."""
+        context.meter.say(f"compiling for {', '.join(context.archs)}")
+        self.results()
+
+    def results(self, progress: Callable[[float], None] = lambda share: None) -> list[Resources]:
+        """Of every request, waited for; ``progress`` is told the share of implementations that are done."""
+        for count, job in enumerate(as_completed(self._jobs), 1):
+            job.result()
+            progress(count / len(self._jobs))
+        return [self._results[key] for key in self._keys]
+
+    def stop(self) -> None:
+        """End what is still at work."""
+        with self._starting:
+            self._stopped = True
+        for worker in self._workers:
+            worker.abandon()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _compile(self, requests: Mapping[str, Request]) -> None:
+        """All of one implementation's requests."""
+        try:
+            with self._worker(next(iter(requests.values()))) as worker:
+                for key, request in requests.items():
+                    self._results[key] = result = _answer(worker, request)
+                    keep(key, result)
+        except Exception as error:  # the worker has ended, or could not load its file
+            for key in requests:
+                self._results.setdefault(key, CompileError(str(error)))
+
+    @contextmanager
+    def _worker(self, request: Request) -> Iterator[Worker]:
+        impl = request.impl
+        files = to_load(impl)
+        with self._starting:
+            if self._stopped:
+                raise CompileError("stopped")
+            cpu = torch.device("cpu")
+            worker = Worker(impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False)
+            self._workers.append(worker)
+        scratch = isolation.private_folder()
+        try:
+            variables = worker.environment | {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_INTERPRET": "0"}
+            if not files:
+                # What is compiled here must not shorten the first call that is timed elsewhere.
+                variables["TRITON_CACHE_DIR"] = str(scratch)
+            worker.pid  # noqa: B018 - the time that the server takes to import is not limited
+            worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op)), self._nice), "starting")
+            load(worker, request.op, impl)
+            yield worker
+        finally:
+            worker.close()
+            isolation.remove(scratch)
+
+
+def from_cubins(
+    requests: Sequence[Request],
+    progress: Callable[[float], None] = lambda share: None,
+    timeout_s: float = Options.timeout_s,
+) -> list[Resources]:
+    """What each kernel of each request takes, in launch order, or why that is not known; as `Compilation`."""
+    compilation = Compilation(requests, timeout_s=timeout_s)
+    try:
+        return compilation.results(progress)
+    finally:
+        compilation.stop()
+
+
+def _without_compiler(request: Request, key: str) -> Resources | None:
+    """The result of a request that needs no compiler, or that an earlier run has left; else None."""
+    needs = request.impl.requires
+    if request.impl.route == "torch":
+        return ()
+    if needs is not None and (refusal := lacks(needs, request.arch)) is not None:
+        return NotImplementedError(refusal)
+    return kept(key)
+
+
+def _answer(worker: Worker, request: Request) -> Resources:
+    impl, arch = request.impl, request.arch
+    try:
+        reading = ReadResources(str(request.case), arch, disassemble=bool(to_load(impl)))
+        return worker.ask(reading, f"compiling for {arch}")
+    except NotImplementedError as error:
+        return error
+    except Raised as error:
+        if error.name == Refused.__name__:
+            return Refused(str(error))
+        return CompileError(f"{error.name}: {error}")
+    except (MemoryError, UsageError) as error:
+        return CompileError(f"{type(error).__name__}: {error}")
