@@ -141,10 +141,10 @@ class _Calls:
         self._find(probe, "all written", gap if unwritten else None)
         errors = errors_of(op, self.case, reference, output, limit, accumulator)
         self.errors.append(errors)
-        wrong = (
-            f"{which}{errors.wrong} of {errors.compared} elements are wrong, by up to {errors.score:.3g} "
-            f"{accumulator} roundings (tolerance: {limit:.3g})"
-        )
+        by = f"{errors.score:.3g} {accumulator} roundings (tolerance: {limit:.3g})"
+        if not output.is_floating_point():
+            by = f"{errors.max_abs:.0f}"
+        wrong = f"{which}{errors.wrong} of {errors.compared} elements are wrong, by up to {by}"
         hint = f". {reference.hint}" if reference.hint else ""
         self._find(probe, "values", wrong + hint if errors.wrong else None)
         misplaced = f"{which}{errors.misplaced} elements differ from the reference in being NaN or infinite"

@@ -18,16 +18,18 @@ MAX_FLOPS = 1 << 24
 def hard_cases(op: Op) -> list[Case]:
     """The op's own smoke and edge cases that are small, the most unlike ones first."""
     seen: set[tuple[str, object]] = set()
-    unlike, alike = [], []
+    unlike: list[Case] = []
+    alike: list[Case] = []
     for case in dict.fromkeys((*op.cases.edge, *op.cases.smoke)):
-        if _is_small(op, case):
+        if is_small(op, case):
             traits = {("fill", case.fill), ("layout", case.layout), ("dtype", case.dtype), *case.dims}
             (alike if traits <= seen else unlike).append(case)
             seen |= traits
     return unlike + alike
 
 
-def _is_small(op: Op, case: Case) -> bool:
+def is_small(op: Op, case: Case) -> bool:
+    """Whether a check takes milliseconds."""
     cost = op.cost(case)
     return cost.bytes <= MAX_BYTES and cost.flops <= MAX_FLOPS
 
@@ -50,13 +52,13 @@ def neighbour(op: Op, case: Case) -> Case:
     return case
 
 
-def options_of(op: Op, case: Case) -> Iterator[Case]:
-    """The case with each option turned: ``causal`` 1 for 0."""
+def variants(op: Op, case: Case) -> Iterator[Case]:
+    """The case with one size changed at a time: half, twice, odd; each option turned, ``causal`` 1 for 0."""
     for name, size in case.dims:
-        if size in (0, 1):
-            turned = _with(case, name, 1 - size)
-            if is_valid(op, turned) and op.options(turned) != op.options(case):
-                yield turned
+        for other in (1 - size,) if size in (0, 1) else (size // 2, 2 * size, _odd_near(size)):
+            changed = _with(case, name, other)
+            if changed != case and is_small(op, changed) and is_valid(op, changed):
+                yield changed
 
 
 def _odd_near(size: int) -> int:

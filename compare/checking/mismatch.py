@@ -56,12 +56,12 @@ def _places(wrong: torch.Tensor) -> str:
 def _name(dim: int, dims: int) -> str:
     if dims == 1:
         return "element"
-    return {dims - 1: "column", dims - 2: "row"}.get(dim, f"index of dimension {dim}")
+    return {dims - 1: "column", dims - 2: "row"}.get(dim, f"dimension-{dim} index")
 
 
 def _along(indices: list[int], size: int, name: str) -> str:
     """The pattern of the wrong indices along one dimension; empty where all are wrong or none is seen."""
-    many = f"indices{name.removeprefix('index')}" if name.startswith("index") else f"{name}s"
+    many = f"{name.removesuffix('index')}indices" if name.endswith("index") else f"{name}s"
     first, last = indices[0], indices[-1]
     if len(indices) == size:
         return ""
@@ -99,8 +99,11 @@ def _values(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -
     usable = got.isfinite() & want.isfinite() & (want != 0)
     if usable.all():
         factor = _constant(got / want)
-        if factor is not None:
+        if factor is not None and abs(factor - 1) > _SAME:
             return f"off by a constant factor {factor:.3g}"
+        if factor is not None:
+            error = float((got / want - 1).abs().median())
+            return f"relative error about {error:.0e}: another eps, or a sum of lower precision?"
     if got.isfinite().all() and want.isfinite().all():
         offset = _constant(got - want)
         if offset is not None:

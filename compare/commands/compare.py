@@ -114,6 +114,12 @@ def _add_how(add: Any) -> None:
         "BLOCK_SIZE=64,128,256; repeatable: every combination",
     )
     add("--retune", action="store_true", help="autotune again, not with configurations of earlier runs")
+    add(
+        "--no-hard-inputs",
+        dest="hard_inputs",
+        action="store_false",
+        help="check --load files on these cases only, not on the op's small hard ones as well",
+    )
     add("--sustained", action="store_true", help="also time bursts and sustained load (longer)")
     options.add_timeout(add)
 
@@ -197,6 +203,7 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
         device=arguments.device,
         seed=arguments.seed,
         budget_s=arguments.budget or number * (SWEEP_BUDGET_S if arguments.sweep else BUDGET_S),
+        hard_inputs=arguments.hard_inputs,
         sustained=arguments.sustained,
         timeout_s=arguments.timeout,
         matched=arguments.matched,

@@ -64,7 +64,16 @@ def run(
     loaded = str(load.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
-        words = [op, "--device", device, "--timeout", f"{timeout_s:g}", "--json", str(out)]
+        words = [
+            op,
+            "--no-hard-inputs",
+            "--device",
+            device,
+            "--timeout",
+            f"{timeout_s:g}",
+            "--json",
+            str(out),
+        ]
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         words += ["--load", loaded] if loaded else []

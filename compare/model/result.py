@@ -53,7 +53,9 @@ class Finding:
 
 
 OWN_WORK = "own work"
-CONDUCT = ("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", "other sizes")
+OTHER_SIZES = "other sizes"
+HARD_INPUTS = "hard inputs"
+CONDUCT = ("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", OTHER_SIZES, HARD_INPUTS)
 """Names of findings on how an output came about, or on other cases: its values may still be correct."""
 
 
@@ -423,6 +425,8 @@ class Options:
     """Time to spend on timing, for the whole run."""
     resources: bool = True
     """Read registers, shared memory and the like; a search for a size does without."""
+    hard_inputs: bool = True
+    """Check users' implementations on the op's own hard inputs too."""
     sustained: bool = False
     """Time bursts and sustained load as well."""
     timeout_s: float = 120.0

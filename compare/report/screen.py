@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from compare.history.crossover import Standing, standing
 from compare.model.op import WAYS
-from compare.model.result import WRONG, CaseComparison, Comparison, Row
+from compare.model.result import HARD_INPUTS, WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, summary
 from compare.report.layout import Column, fitted, grid, paragraph
 from compare.report.lines import WORDS, Line
@@ -86,7 +86,10 @@ def _verdict(comparison: Comparison, width: int) -> list[str]:
 
 
 def _failure(case: str, rows: Sequence[Row]) -> list[str]:
-    words = rows[0].reason.split()
+    reason = rows[0].reason
+    if reason.startswith(f"{HARD_INPUTS}: "):  # names the case itself
+        case, _, reason = reason.removeprefix(f"{HARD_INPUTS}: ").partition(": ")
+    words = reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
     verdict = WORDS["disagrees" if rows[0].status in WRONG else "failed"].upper()
     text = [f"{verdict}  {', '.join(row.label for row in rows)} on {case}: {reason}"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from compare.device import supports
 from compare.model.op import Case, Implementation
-from compare.model.result import WRONG, Options
+from compare.model.result import HARD_INPUTS, OTHER_SIZES, WRONG, Options
 from compare.run.context import CaseResult, Context, RowState, Step
 from compare.run.verdict import verdict
 from compare.tuning import matching
@@ -38,7 +38,7 @@ def check_case(context: Context, step: Step, result: CaseResult) -> None:
         context.device,
         context.pool,
         _seeds(context, step, runnable),
-        elsewhere=step.inspect,
+        more=_more_findings(context, step),
         retune=context.options.retune,
     )
     at_once = checking.width(len(runnable)) > 1
@@ -63,6 +63,13 @@ def check_case(context: Context, step: Step, result: CaseResult) -> None:
         configuration = replace(entry.row.configuration, text=text, unmatched=unmatched)
         entry.row = replace(entry.row, configuration=configuration)
     result.entries = {impl.label: result.entries[impl.label] for impl in context.impls}
+
+
+def _more_findings(context: Context, step: Step) -> list[str]:
+    """What a user's row is checked on beside the case: on hard inputs once in a run."""
+    first = next((each for each in context.steps if each.check), None)
+    more = [OTHER_SIZES] if step.inspect else []
+    return [*more, HARD_INPUTS] if context.options.hard_inputs and step == first else more
 
 
 def _matched(

@@ -118,6 +118,11 @@ def _cut(text: str | None) -> str | None:
 class WorkerStage:
     """`compare.checking.stage.Stage` on a worker."""
 
+    watched = False
+    """Check every access to memory of a CUDA kernel: on a CPU."""
+    thread_order = ""
+    """Of a CUDA kernel on a CPU: ``reverse``, ``apart``."""
+
     def __init__(self, worker: Worker, buffers: CaseBuffers, building: bool = True) -> None:
         self._worker, self._buffers = worker, buffers
         self._step = "building and the first call" if building else "a call"
@@ -134,7 +139,7 @@ class WorkerStage:
         buffers, worker = self._buffers, self._worker
         buffers.hand_to(worker)
         buffers.poison(poison)
-        request = messages.CheckCall(buffers.places, poison)
+        request = messages.CheckCall(buffers.places, poison, self.watched, self.thread_order)
         called = worker.ask(request, self._step)
         self._step = "a call"
         return CallResult(

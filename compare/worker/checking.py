@@ -8,23 +8,27 @@ from the baseline's worker, right after its first call.
 from __future__ import annotations
 
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from compare import registry
 from compare.checking.check import CheckOptions, check
+from compare.checking.hard_inputs import neighbour
 from compare.checking.probes import Probe, Probes
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import settle_vector_math
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.model.op import Case, Implementation, Op, UsageError
-from compare.model.result import Agreement, Finding, Tuning
+from compare.model.result import HARD_INPUTS, OTHER_SIZES, Agreement, Finding, Tuning
 from compare.tuning import cache
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers, WorkerStage
+from compare.worker.hard_inputs import check_hard_inputs
 from compare.worker.parallel import cores, run_parallel
 from compare.worker.pool import WorkerPool
 from compare.worker.process import Ended, Raised, Worker
@@ -35,6 +39,8 @@ _CONTEXT_BYTES = 400 << 20
 """GPU memory of each worker's CUDA context."""
 _CPU_BYTES = 4 << 20
 """Largest memory traffic of a case that is checked on nearby sizes too, on a CPU."""
+_HARD_GPU_S, _HARD_CPU_S = 3.0, 12.0
+"""Time for a user's row on the op's hard inputs."""
 _TENSORS = 12
 """GPU memory of an implementation and its check, as a multiple of the case's bytes: an estimate."""
 
@@ -63,7 +69,7 @@ class Checking:
     Args:
         pool: the workers.
         seeds: of the inputs, by label.
-        elsewhere: check users' implementations on nearby sizes too.
+        more: findings on users' implementations beside those of the case: ``other sizes``, ``hard inputs``.
         retune: search again for configurations that an earlier run found.
     """
 
@@ -74,11 +80,13 @@ class Checking:
         device: torch.device,
         pool: WorkerPool,
         seeds: Mapping[str, Sequence[int]],
-        elsewhere: bool = False,
+        more: Collection[str] = (),
         retune: bool = False,
     ) -> None:
         self._retune = retune
-        self._nearby = elsewhere
+        self._more = more
+        self._hard = threading.Lock()
+        """The baseline's worker answers one row at a time."""
         self._op, self._case, self._device, self._pool, self._seeds = op, case, device, pool, seeds
         self._expected = expected_outputs(op, case, device)
         self._probes: Future[Probes] = Future()
@@ -170,8 +178,11 @@ class Checking:
             CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels),
         )
         clock("checked in")
-        if impl.user_file and agreement.passed and self._nearby:
+        if impl.user_file and agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
+        if impl.user_file and agreement.passed and HARD_INPUTS in self._more:
+            agreement = self._on_hard_inputs(impl, worker, agreement)
+            clock("hard inputs in")
         rest = worker.ask(messages.Rest())
         outcome.held_bytes = rest.held_bytes
         if rest.kept_bytes > self.allowance():
@@ -180,7 +191,7 @@ class Checking:
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""
-        case = neighbour(self._case)
+        case = neighbour(self._op, self._case)
         if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
             return agreement
         op, device, seeds = self._op, self._device, self._seeds[impl.label]
@@ -193,8 +204,19 @@ class Checking:
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement
         problem = "" if found.passed else f"correct on the requested sizes, wrong on {case}: {found.reason}"
-        finding = Finding("other sizes", found.passed, problem)
+        finding = Finding(OTHER_SIZES, found.passed, problem)
         return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
+
+    def _on_hard_inputs(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
+        """``agreement`` with one more finding: whether the output is correct on the op's own hard inputs."""
+        baseline = registry.implementations(self._op.name, (self._op.baseline,))
+        theirs = self._pool.of(baseline[0])
+        budget_s = _HARD_GPU_S if self._device.type == "cuda" else _HARD_CPU_S
+        with self._hard:
+            result = check_hard_inputs(self._op, impl, self._case, worker, theirs, budget_s)
+        finding = result.finding(self._op)
+        findings = (*agreement.findings, finding)
+        return replace(agreement, passed=finding.passed, findings=findings, mismatch=result.mismatch)
 
     def _first_call(
         self, impl: Implementation, worker: Worker, buffers: CaseBuffers
@@ -231,15 +253,6 @@ class Checking:
         except Exception:  # memory, most likely: every check meets it again and says so
             made = probes(None)
         self._probes.set_result(made)
-
-
-def neighbour(case: Case) -> Case:
-    """The case with each size replaced by a random odd one, at most an eighth smaller."""
-
-    def near(size: int) -> int:
-        return size if size < 4 else (size - 1 - secrets.randbelow(max(1, size // 8))) // 2 * 2 + 1
-
-    return replace(case, dims=tuple((name, min(size, near(size))) for name, size in case.dims))
 
 
 class _LimitsOf(ToleranceFromBaseline):

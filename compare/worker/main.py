@@ -13,8 +13,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -312,7 +312,8 @@ class Handlers:
         self._stage.impl = self.impl.given(self._options)
         self._stage.place(self._tensors(request.inputs))
         expected = {name: torch.empty_like(x, device="meta") for name, x in self._outputs.items()}
-        called = self._stage.call(expected, request.poison)
+        with self._instruments(request):
+            called = self._stage.call(expected, request.poison)
         if called.outputs is not None:
             for name, shared_output in self._outputs.items():
                 shared_output.copy_(called.outputs[name])
@@ -325,6 +326,29 @@ class Handlers:
             called.borrowed,
             called.launched,
         )
+
+    @contextmanager
+    def _instruments(self, request: messages.CheckCall) -> Iterator[None]:
+        """On a CPU: the thread order of the request, and accesses to memory checked."""
+        if self._device.type != "cpu" or self._memory is None:
+            yield
+            return
+        os.environ["HOST_THREAD_ORDER"] = request.thread_order
+        base = self._memory.bytes.data_ptr()
+        arena = base, base + self._memory.bytes.nbytes
+        inputs = [(base + each.start, base + each.start + each.nbytes) for each in request.inputs]
+        if self.impl.way == "triton":
+            from triton_impl.addresses import within  # imports Triton, which takes a second
+
+            with within([arena], inputs):
+                yield
+        elif request.watched:
+            from cuda_impl.watch import watched  # builds what checks, where that is asked for
+
+            with watched([arena], inputs):
+                yield
+        else:
+            yield
 
     def _tensors(self, places: Sequence[Placement]) -> tuple[torch.Tensor, ...]:
         assert self._memory is not None

@@ -140,6 +140,10 @@ class CheckCall(WorkerRequest[Called], frozen=True):
 
     inputs: tuple[Placement, ...]
     poison: int
+    watched: bool = False
+    """On a CPU: check every access to memory of a CUDA kernel."""
+    thread_order: str = ""
+    """On a CPU: in which order a CUDA kernel's threads run."""
 
 
 # ----------------------------------------------------------------------- requests: recording, replaying

@@ -9,7 +9,7 @@ import torch
 from compare import registry
 from compare.checking.probes import Probe, with_one_element_changed
 from compare.model.op import Invariant
-from compare.model.result import CONDUCT, Finding
+from compare.model.result import CONDUCT, HARD_INPUTS, OTHER_SIZES, OWN_WORK, Finding
 from mutants import checked
 
 
@@ -42,7 +42,7 @@ def test_findings_say_what_was_looked_at(device: torch.device) -> None:
     assert Finding("guard zones", True, "around the output") in agreement.findings
     names = [finding.name for finding in agreement.findings]
     # A worker's check has two more of these.
-    assert {*CONDUCT} - {"own work", "other sizes"} <= {*names}
+    assert {*CONDUCT} - {OWN_WORK, OTHER_SIZES, HARD_INPUTS} <= {*names}
     assert names == [
         *("output", "inputs unchanged", "guard zones", "output is fresh", "all written"),
         *("values", "NaN and infinity", "rows sum to 1"),

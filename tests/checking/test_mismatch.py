@@ -106,7 +106,7 @@ def test_scattered_elements_are_no_pattern() -> None:
         (
             (4, 8, 32, 16),
             lambda y: y[2:].mul_(3),
-            "only the last 2 indices of dimension 0: tail mask?; off by a constant factor 3",
+            "only the last 2 dimension-0 indices: tail mask?; off by a constant factor 3",
         ),
         ((5, 30), lambda y: y[1:].mul_(3), "only the last 4 rows; off by a constant factor 3"),
         ((), lambda y: y.mul_(3), ""),

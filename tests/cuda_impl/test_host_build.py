@@ -180,11 +180,18 @@ def test_arguments_arrive_by_type_and_are_checked() -> None:
     good = (y.data_ptr(), np.float32(2.5), np.int32(8), np.int64(4))
     launch("scaled", 1, 32, *good, shared_mem=128)
     assert torch.equal(y, torch.nn.functional.pad(torch.full((8,), 2.5), (4, 28)))
+    launch("scaled", 1, 32, y.data_ptr(), 1.5, 8, 4, shared_mem=128)  # plain numbers are converted
+    assert y[4] == 1.5
     wrong = [
         (good[:3], RuntimeError, "takes 4 arguments, got 3"),
-        ((good[0], np.float64(2.5), *good[2:]), RuntimeError, "argument 1 is a floating-point number of 4"),
-        ((*good[:2], np.int64(8), good[3]), RuntimeError, "argument 2 is an integer of 4 bytes, got 8"),
-        ((good[0], 2.5, *good[2:]), TypeError, "argument 1 is a float; it takes an int"),
+        ((good[0], np.float64(2.5), *good[2:]), RuntimeError, "argument 1 .* is a floating-point number"),
+        (
+            (*good[:2], np.int64(8), good[3]),
+            RuntimeError,
+            "argument 2 .* of 4 bytes, got .* np.int32",
+        ),
+        ((good[0], "2.5", *good[2:]), TypeError, "argument 1 .* is a str; a kernel takes"),
+        ((*good[:2], 1 << 40, good[3]), RuntimeError, "argument 2 .* is an integer of 4 bytes"),
     ]
     for args, error, message in wrong:
         with pytest.raises(error, match=message):

@@ -71,9 +71,9 @@ def compared(
     progress: Callable[[str, float], None] = lambda what, done: None,
     **options: Any,
 ) -> Comparison:
-    """The comparison of a file with this text, by default on the CPU."""
+    """The comparison of a file with this text, by default on the CPU and without hard inputs."""
     user_files.load([written(path, text)])
-    asked = Options(cases=cases, only=only, **{"device": "cpu", **options})
+    asked = Options(cases=cases, only=only, **{"device": "cpu", "hard_inputs": False, **options})
     with (
         made_up.compiled_by(made_up.NoCompilation),  # as if it launched nothing
         mock.patch("compare.checking.check._idling", return_value=None),

@@ -118,7 +118,7 @@ def test_a_worker_that_never_started_says_so_at_every_case(
 ) -> None:
     monkeypatch.setattr("compare.worker.pool.Worker", Stopped)
     cases, only = (SMALL, case("fp32", N=17)), ("torch.eager",)
-    options = Options(cases, only=only, device="cpu", timeout_s=0.2, resources=False)
+    options = Options(cases, only=only, device="cpu", timeout_s=0.2, resources=False, hard_inputs=False)
     reasons = reasons_of(run.run(registry.get_op("vector_add"), options, results=tmp_path), "torch.eager")
     assert len(reasons) == 2
     assert all("the limit for starting" in reason for reason in reasons), reasons

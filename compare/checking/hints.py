@@ -1,0 +1,98 @@
+"""What the cases that an implementation gets wrong have in common: a guess at the mistake, for its author."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from compare.model.op import Case, Op
+
+_FILLS = {
+    "huge": "an overflow: is the row maximum subtracted before exp, are sums kept in fp32?",
+    "neg_inf": "rows of -inf, or -inf - (-inf): is NaN or 0 what the reference has there?",
+    "nan": "NaN is lost: a comparison or fmaxf drops it",
+    "zero": "a division by 0, or a log of it",
+}
+_LAYOUTS = {
+    "padded": "is the stride of a row taken for its length?",
+    "transposed": "is the stride of the last dimension taken for 1?",
+    "sliced": "is the stride of the last dimension taken for 1?",
+    "misaligned": "are vectors loaded at an address that is no multiple of their size?",
+    "expanded": "is a stride of 0 ignored?",
+}
+_LEAST_SCORE = 0.4
+"""Of a trait: the share of wrong cases that have it, times the share of wrong ones among all that have it."""
+_TILES = (128, 64, 32, 16, 8, 4, 2)
+
+
+Trait = tuple[Callable[[Case], bool], str]
+
+
+def hint_of(op: Op, passed: Sequence[Case], failed: Sequence[Case]) -> str:
+    """The trait that most of ``failed`` and the fewest of ``passed`` have, and what it suggests.
+
+    Empty where no trait is telling.
+    """
+    if not failed:
+        return ""
+    traits = list(_traits(op, failed[0]))
+    pairs = [
+        ((lambda case, one=one, two=two: one(case) and two(case)), f"{words.partition(':')[0]} and {more}")
+        for (one, words), (two, more) in itertools.combinations(traits, 2)
+    ]
+    best, hint = _LEAST_SCORE, ""
+    for has, words in (*traits, *pairs):
+        hits, others = sum(map(has, failed)), sum(map(has, passed))
+        score = hits / len(failed) * hits / (hits + others)
+        if score > best:
+            best, hint = score, f"{'all' if hits == len(failed) else 'most'} with {words}"
+    return hint
+
+
+def _traits(op: Op, case: Case) -> Iterator[Trait]:
+    """Traits of a case, the most telling first, each in words."""
+
+    def has(value: Callable[[Case], object]) -> Callable[[Case], bool]:
+        own = value(case)
+        return lambda other: value(other) == own
+
+    if case.fill != "normal":
+        yield has(lambda each: each.fill), f"{case.fill} values: {_FILLS[case.fill]}"
+    if case.layout != "contiguous":
+        yield has(lambda each: each.layout), f"{case.layout} inputs: {_meaning(case)}"
+        yield has(_meaning), f"{case.layout} and like inputs: {_meaning(case)}"
+        yield (
+            has(lambda each: each.layout != "contiguous"),
+            "strided inputs: are all strides read?",
+        )
+    if 0 in case.shape:
+        yield has(lambda each: 0 in each.shape), "empty sizes: a grid of 0 blocks, or nothing to reduce"
+    for name, value in op.options(case).items():
+        shown = int(value) if isinstance(value, bool) else value
+        yield has(partial(_option, op, name)), f"{name}={shown}: is this option read?"
+    for first, second in itertools.combinations(op.dims, 2):
+        if case[first] != case[second]:
+            words = f"{first} other than {second}: is one taken for the other?"
+            yield has(partial(_differ, first, second)), words
+    for name, tile in itertools.product(op.dims, _TILES):
+        if case[name] % tile:
+            words = f"{name} that is no multiple of {tile}: the last tile's mask, or what it loads?"
+            yield has(partial(_is_partial, name, tile)), words
+    yield has(lambda each: each.dtype), f"{case.dtype}: is it loaded as another dtype?"
+
+
+def _meaning(case: Case) -> str:
+    return _LAYOUTS.get(case.layout.rpartition("_")[2], "which strides are read?")
+
+
+def _option(op: Op, name: str, case: Case) -> object:
+    return op.options(case).get(name)
+
+
+def _differ(first: str, second: str, case: Case) -> bool:
+    return case[first] != case[second]
+
+
+def _is_partial(name: str, tile: int, case: Case) -> bool:
+    return case[name] % tile != 0

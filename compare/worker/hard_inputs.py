@@ -1,0 +1,153 @@
+"""The second verdict on a user's row: the op's own small hard cases, after the cases that were asked for."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from compare.checking.check import CheckOptions, check
+from compare.checking.hard_inputs import hard_cases, is_small, variants
+from compare.checking.hints import hint_of
+from compare.checking.probes import Probes
+from compare.checking.reference import expected_outputs
+from compare.checking.tolerance import ToleranceFromBaseline
+from compare.model.op import Case, Implementation, Op, UsageError
+from compare.model.result import HARD_INPUTS, Agreement, Finding, Mismatch
+from compare.worker.buffers import CaseBuffers, WorkerStage
+from compare.worker.process import Ended, Raised, Worker
+from cuda_impl.build import is_asserted
+
+
+@dataclass
+class HardInputs:
+    """What came of the hard cases of one implementation."""
+
+    passed: list[Case] = field(default_factory=list)
+    unsupported: list[Case] = field(default_factory=list)
+    """Refused by NotImplementedError."""
+    failed: list[Case] = field(default_factory=list)
+    problem: str = ""
+    """Of the first one that failed."""
+    mismatch: Mismatch | None = None
+
+    def finding(self, op: Op) -> Finding:
+        """How many cases of which kinds passed; or the first mistake, with a guess at it."""
+        if self.failed:
+            hint = hint_of(op, self.passed, self.failed)
+            wrong = f"wrong on {len(self.failed)} of {len(self.passed) + len(self.failed)} hard inputs"
+            guess = f", {hint}" if hint else ""
+            return Finding(HARD_INPUTS, False, f"{self.failed[0]}: {self.problem}; {wrong}{guess}")
+        layouts = {case.layout for case in self.passed} - {"contiguous"}
+        fills = {case.fill for case in self.passed} - {"normal"}
+        kinds = [f"{len(x)} {name}" for x, name in ((layouts, "layouts"), (fills, "fills")) if x]
+        kinds += [f"{len(self.unsupported)} not supported"] * bool(self.unsupported)
+        return Finding(HARD_INPUTS, True, f"{len(self.passed)} inputs ({', '.join(kinds)})")
+
+    def fail(self, case: Case, problem: str, mismatch: Mismatch | None = None) -> None:
+        """Count a case as wrong."""
+        if not self.failed:
+            self.problem, self.mismatch = problem, mismatch
+        self.failed.append(case)
+
+
+def check_hard_inputs(
+    op: Op, impl: Implementation, asked: Case, worker: Worker, baseline: Worker | None, budget_s: float
+) -> HardInputs:
+    """Check a user's implementation on the hard cases until the time is over.
+
+    Args:
+        op: whose cases.
+        impl: the user's.
+        asked: the case that was asked for; a neighbour of it is tried too, if it is small.
+        worker: of the implementation.
+        baseline: that of PyTorch's own, whose errors set the limits; None: their floors remain.
+        budget_s: time in seconds; what is left then is not tried.
+    """
+    result, end_s = HardInputs(), time.monotonic() + budget_s
+    small = [case for case in (asked, *op.cases.smoke) if is_small(op, case)]
+    for case in dict.fromkeys((*variants(op, small[0]), *hard_cases(op))):
+        if case == asked:
+            continue
+        if time.monotonic() > end_s:
+            break
+        try:
+            agreement = _checked(op, impl, case, worker, baseline)
+        except (NotImplementedError, UsageError, MemoryError):
+            result.unsupported.append(case)
+        except Raised as error:
+            if error.name in ("TypeError", "ValueError") and case.dtype != asked.dtype:
+                result.unsupported.append(case)  # it refuses another dtype than the one asked for
+            else:
+                result.fail(case, f"{error.name}: {error}")
+        except Ended as error:
+            result.fail(case, str(error))
+            break
+        else:
+            if agreement.passed:
+                result.passed.append(case)
+            else:
+                result.fail(case, _problem(agreement), agreement.mismatch)
+    if impl.route == "cupy" and worker.device.type == "cpu" and not result.failed:
+        _instrumented(op, impl, worker, result)
+    return result
+
+
+def _instrumented(op: Op, impl: Implementation, worker: Worker, result: HardInputs) -> None:
+    """Check a CUDA kernel on the CPU with every access watched, and in two other orders of its threads."""
+    nonempty = [case for case in result.passed if 0 not in case.shape]
+    smallest = sorted(nonempty, key=lambda case: op.cost(case).bytes)
+    if not smallest:
+        return
+    # A vector load at any address shows on misaligned inputs only.
+    misaligned = [case for case in smallest if case.layout == "misaligned"]
+    for case in dict.fromkeys((smallest[0], smallest[-1], *misaligned[:1])):
+        for watched, order in ((True, ""), (False, "apart"), (False, "reverse")):
+            try:
+                agreement = _checked(op, impl, case, worker, None, watched=watched, order=order)
+            except (Raised, Ended) as error:
+                result.fail(case, str(error))
+                return
+            if not agreement.passed:
+                where = "in another order of threads: is a __syncthreads() missing? " if order else ""
+                result.fail(case, f"{where}{_problem(agreement)}", agreement.mismatch)
+                return
+
+
+def _checked(
+    op: Op,
+    impl: Implementation,
+    case: Case,
+    worker: Worker,
+    baseline: Worker | None,
+    *,
+    watched: bool = False,
+    order: str = "",
+) -> Agreement:
+    """The agreement on one case.
+
+    Raises:
+        NotImplementedError: the implementation refuses the case.
+        Raised, Ended: it failed.
+    """
+    device = worker.device
+    with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
+        theirs = WorkerStage(baseline, buffers, building=False) if baseline else None
+        probes = Probes(op, case, device, ToleranceFromBaseline(op, theirs), ())
+        stage = WorkerStage(worker, buffers)
+        stage.watched, stage.thread_order = watched, order
+        options = CheckOptions(stage, probes)
+        try:
+            return check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
+        except Raised as error:
+            if error.name == "BuildError" and is_asserted(str(error)):
+                raise NotImplementedError(str(error)) from None
+            raise
+
+
+def _problem(agreement: Agreement) -> str:
+    """What is wrong with the values, or else with how they came about."""
+    failed = {finding.name: finding.detail for finding in agreement.findings if not finding.passed}
+    name = next((name for name in ("values", "NaN and infinity") if name in failed), next(iter(failed)))
+    return re.sub(r"^seed \d+: ", "", failed[name])

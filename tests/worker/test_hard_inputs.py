@@ -1,0 +1,104 @@
+"""The second verdict on users' rows: hard inputs, memory accesses, thread orders; and its hints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare import registry
+from compare.checking.hard_inputs import hard_cases, is_small, is_valid, neighbour, variants
+from compare.checking.hints import hint_of
+from compare.model.op import case
+from tests.support.loaded_files import compared, rows_of
+from tests.support.loops import for_each
+
+every_op = pytest.mark.parametrize("name", registry.op_names())
+
+
+@every_op
+def test_every_op_has_hard_cases_neighbours_and_turned_options(name: str) -> None:
+    op = registry.get_op(name)
+    cases = hard_cases(op)
+    assert {c.dtype for c in cases} == set(op.dtypes)
+    assert {c.layout for c in cases} > {"contiguous"}
+    assert all(is_small(op, c) and is_valid(op, c) for c in cases)
+    assert neighbour(op, op.cases.default) != op.cases.default
+    small = op.cases.smoke[0]
+    if op.options(small):
+        assert any(op.options(c) != op.options(small) for c in variants(op, small))
+
+
+@for_each(
+    "wrong, hint",
+    [
+        (lambda c: c.fill == "huge", "all with huge values: an overflow"),
+        (lambda c: c.layout in ("transposed", "sliced"), "is the stride of the last dimension taken for 1?"),
+        (lambda c: c.layout == "misaligned", "all with misaligned inputs"),
+        (lambda c: c["N"] % 128 and c.dtype == "fp32", "N that is no multiple of 128"),
+        (lambda c: 0 in c.shape, "all with empty sizes"),
+        (lambda c: c.dtype == "bf16", "all with bf16"),
+        (lambda c: hash((c["M"] * 7 + c["N"] * 13) % 5) == 0, ""),
+    ],
+)
+def test_a_hint_names_what_the_wrong_cases_have_in_common(wrong: object, hint: str) -> None:
+    op = registry.get_op("softmax")
+    cases = hard_cases(op)
+    failed = [c for c in cases if wrong(c)]  # type: ignore[operator]
+    found = hint_of(op, [c for c in cases if c not in failed], failed)
+    assert hint in found, found
+    assert bool(hint) == bool(found), found
+    assert hint_of(op, cases, []) == ""
+
+
+HEAD = """import numpy as np
+import torch
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+"""
+
+CUDA = '''
+SOURCE = r"""
+__global__ void add(const float* x, const float* y, float* z, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+%s
+}
+"""
+
+@implementation("vector_add", "cupy.mine", level="naive")
+def mine(x, y):
+    if x.dtype != torch.float32:
+        raise NotImplementedError("fp32 only")
+    x, y, z = x.contiguous(), y.contiguous(), torch.empty(x.shape)
+    n = x.numel()
+    if n:
+        kernel(SOURCE, "add", x.device)((-(-n // 64),), (64,), (x.data_ptr(), y.data_ptr(), z.data_ptr(), n))
+    return z
+'''
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        ("    if (i < n) z[i] = x[i] + y[i];", ""),
+        ("    float a = x[i];\n    if (i < n) z[i] = a + y[i];", "outside of every tensor"),
+        ("    if (i < n && i < 300) z[i] = x[i] + y[i];", "elements"),
+    ],
+)
+@pytest.mark.usefixtures("own_registry")
+def test_a_cuda_row_is_held_to_hard_inputs(body: str, says: str, tmp_path: Path) -> None:
+    found = compared(tmp_path / "mine.py", HEAD + CUDA % body, "cupy.mine", hard_inputs=True)
+    row = rows_of(found)["cupy.mine"]
+    assert row.status == ("disagrees" if says else "ok"), row.reason
+    assert says in row.reason
+    if not says and row.agreement:
+        (finding,) = [each for each in row.agreement.findings if each.name == "hard inputs"]
+        assert "not supported" in finding.detail
+        assert "layouts" in finding.detail
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_without_hard_inputs_only_the_case_counts(tmp_path: Path) -> None:
+    body = "    if (i < n && i < 300) z[i] = x[i] + y[i];"
+    found = compared(tmp_path / "mine.py", HEAD + CUDA % body, "cupy.mine", cases=(case("fp32", N=128),))
+    assert rows_of(found)["cupy.mine"].status == "ok"
