@@ -78,10 +78,13 @@ def mine(x, y):
 
 
 @pytest.mark.parametrize(
-    "body, says",
+    ("body", "says"),
     [
         ("    if (i < n) z[i] = x[i] + y[i];", ""),
-        ("    float a = x[i];\n    if (i < n) z[i] = a + y[i];", "outside of every tensor"),
+        (
+            "    if (i < n) z[i] = x[i] + y[i] + (x[i + 1] == 12345.0f ? 1.0f : 0.0f);",
+            "outside of every tensor",
+        ),
         ("    if (i < n && i < 300) z[i] = x[i] + y[i];", "elements"),
     ],
 )
