@@ -135,7 +135,7 @@ def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, si
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of an even length")
     _check(op, "k", k, (B, S, None, D), "q", q)
     _check(op, "cos", cos, (S, D // 2), "q", q)
-    _check(op, "sin", sin, (S, D // 2), "q", q)
+    _check(op, "sin", sin, cos.shape, "cos", cos)
 
 
 def check_queries(op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, taken: tuple[int, ...]) -> None:

@@ -279,6 +279,11 @@ with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
             except OSError:
                 continue
 raise SystemExit(f"{found} secrets")
+
+
+@implementation("vector_add", "torch.searching", level="naive")
+def searching(x, y):
+    return x + y
 """
 
 
@@ -294,7 +299,7 @@ def test_no_variable_of_the_environment_is_in_the_memory_of_a_fork(tmp_path: Pat
         capture_output=True,
         text=True,
     )
-    assert "0 secrets" in done.stderr, done.stderr
+    assert " 0 secrets" in " ".join(done.stdout.split()), done.stdout + done.stderr
 
 
 def test_who_asks_is_told_what_holds() -> None:

@@ -218,13 +218,13 @@ def test_mistakes_are_shown_with_the_line_of_the_users_file(
     for label, says in {
         "triton.calls": "mine.py:8: AttributeError: module 'triton.language' has no attribute",
         "triton.changes_type": "changes_type: mine.py:16: CompilationError: ",
-        "torch.raises": "mine.py:34: AttributeError: 'Tensor' object has no attribute 'no_such_method'",
-        "cupy.misspelt": "misspelt: g++ failed: mine.py:40: ",
+        "torch.raises": "mine.py:35: AttributeError: 'Tensor' object has no attribute 'no_such_method'",
+        "cupy.misspelt": "misspelt: g++ failed: mine.py:41: ",
     }.items():
         assert rows[label].status == "failed"
         assert says in rows[label].reason, rows[label].reason
-    assert "; mine.py:41: " in rows["cupy.misspelt"].reason
-    assert "mine.py:41" in printed.out
+    assert "; mine.py:42: " in rows["cupy.misspelt"].reason
+    assert "mine.py:42" in printed.out
 
 
 BESIDE = {
