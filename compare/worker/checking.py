@@ -183,11 +183,13 @@ class Checking:
         if impl.user_file and agreement.passed and HARD_INPUTS in self._more:
             agreement = self._on_hard_inputs(impl, worker, agreement)
             clock("hard inputs in")
+        outcome.agreement = agreement
+        if not worker.alive:  # a hard input ended it
+            return
         rest = worker.ask(messages.Rest())
         outcome.held_bytes = rest.held_bytes
         if rest.kept_bytes > self.allowance():
             raise worker.end(f"it keeps {rest.kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
-        outcome.agreement = agreement
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""
