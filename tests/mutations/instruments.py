@@ -235,6 +235,10 @@ def _given(cases: str, op: str) -> frozenset[str]:
     return frozenset(map(str, getattr(case_sets, cases)(registry.get_op(op))))
 
 
+_OUT_OF_BOUNDS = "outside of the arguments"
+"""What Triton's interpreter says of an address before any value is wrong."""
+
+
 @functools.cache
 def seen_without(op: str, label: str, name: str, case: str) -> Seen:
     """What the same instrument sees in the checkout as it is: on one case, or on all if that is empty."""
@@ -244,7 +248,8 @@ def seen_without(op: str, label: str, name: str, case: str) -> Seen:
 
 def found(mutation: Mutation, seen: Seen) -> str:
     """The words by which an instrument named the mistake; empty where it did not."""
-    match = re.search(mutation.expected(MACHINE), "\n".join((*seen.findings, seen.text)))
+    signs = f"{mutation.expected(MACHINE)}|{_OUT_OF_BOUNDS}"
+    match = re.search(signs, "\n".join((*seen.findings, seen.text)))
     return match[0] if match else ""
 
 
