@@ -30,9 +30,16 @@ from triton.runtime.autotuner import Autotuner
 from triton_impl.addresses import Bounds
 from triton_impl.libdevice import interpret_libdevice
 
+_search = Autotuner.run
+
 
 def first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``Autotuner.run``: a launch with the first configuration that its pruning leaves."""
+    """In place of ``Autotuner.run``: a launch with the first configuration that its pruning leaves.
+
+    One that has a benchmark of its own searches with that.
+    """
+    if tuner._do_bench is not None or "do_bench" in vars(tuner):
+        return _search(tuner, *args, **kwargs)
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     configs = tuner.configs if len(tuner.configs) == 1 else tuner.prune_configs(kwargs)
     tuner.best_config = config = configs[0]

@@ -156,7 +156,7 @@ OFF_BY_ONE = min(
     ("changes", "problem"),
     [
         ({"wrong": OFF_BY_ONE.right}, "not caught in [1-9]"),
-        ({"sign": "inputs unchanged"}, "nothing says 'inputs unchanged': guard zones"),
+        ({"sign": "inputs unchanged"}, "nothing says 'inputs unchanged': "),
         ({"wrong": "raise SystemExit("}, "could not be run"),
     ],
 )

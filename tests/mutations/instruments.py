@@ -235,8 +235,9 @@ def _given(cases: str, op: str) -> frozenset[str]:
     return frozenset(map(str, getattr(case_sets, cases)(registry.get_op(op))))
 
 
+_OF_VALUES = "values, NaN and infinity, all written, guard zones, a crash"
 _OUT_OF_BOUNDS = "outside of the arguments"
-"""What Triton's interpreter says of an address before any value is wrong."""
+"""What Triton's interpreter says of an address before any of these can be seen."""
 
 
 @functools.cache
@@ -248,7 +249,9 @@ def seen_without(op: str, label: str, name: str, case: str) -> Seen:
 
 def found(mutation: Mutation, seen: Seen) -> str:
     """The words by which an instrument named the mistake; empty where it did not."""
-    signs = f"{mutation.expected(MACHINE)}|{_OUT_OF_BOUNDS}"
+    signs = mutation.expected(MACHINE)
+    if re.search(signs, _OF_VALUES):
+        signs = f"{signs}|{_OUT_OF_BOUNDS}"
     match = re.search(signs, "\n".join((*seen.findings, seen.text)))
     return match[0] if match else ""
 
