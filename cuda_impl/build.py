@@ -35,6 +35,7 @@ PYBIND = flags.KERNELS.parent / "pybind"
 _ONLY = PYBIND / "only.h"
 """Included before the source of a module for one dtype."""
 _C_HEADERS = flags.KERNELS.parent / "nvrtc"
+"""For CUDA text that was written for nvcc, which has C's headers."""
 PREBUILT = PYBIND / "prebuilt"
 """Where setup.py puts the modules that it builds ahead of time."""
 
@@ -244,7 +245,7 @@ def _contents(text: str, folders: Sequence[Path]) -> str:
 
 def headers_digest(source: str) -> str:
     """Hash of everything that a kernel's source includes: cupy's own cache key does not cover it."""
-    return _contents(source_text(source), (flags.KERNELS,))
+    return _contents(source_text(source), (flags.KERNELS, _C_HEADERS))
 
 
 def _identity(compiler: str | Path) -> str:

@@ -183,22 +183,23 @@ class HostKernel:
 
     def __init__(self, source: str, name: str) -> None:
         self._source, self._name = source, name
-        self._library = build.host_kernel(source, name)
-        self._launch = ctypes.CDLL(str(self._library)).host_launch
+        self._plain = self._built(watched=False)
 
     @functools.cached_property
-    def _watched(self) -> Path:
-        return build.host_kernel(self._source, self._name, watched=True)
+    def _watched(self) -> tuple[Path, Any]:
+        return self._built(watched=True)
+
+    def _built(self, *, watched: bool) -> tuple[Path, Any]:
+        """A build of the kernel, and the function that launches it."""
+        library = build.host_kernel(self._source, self._name, watched=watched)
+        return library, ctypes.CDLL(str(library)).host_launch
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
     ) -> None:
         packed = (_HostArgument * len(args))(*(self._packed(i, arg) for i, arg in enumerate(args)))
         error = ctypes.create_string_buffer(512)
-        launch, library = self._launch, self._library
-        if watch.watching.get():
-            library = self._watched
-            launch = ctypes.CDLL(str(library)).host_launch
+        library, launch = self._watched if watch.watching.get() else self._plain
         failed = launch(
             _three(grid),
             _three(block),

@@ -184,30 +184,29 @@ def advice(text: str) -> str:
     NVRTC and the CPU build take device code only: they launch kernels from Python.
     """
     code = _blanked(text)
-    functions = [
-        (code.count("\n", 0, len(code[:head]) + len(code[head:]) - len(code[head:].lstrip())) + 1, body, stop)
-        for head, body, stop in _functions(code)
-        if _HOST_API.search(code, head, stop) and not re.search(r"__global__|__device__", code[head:body])
-    ]
-    lines = {
-        *(text.count("\n", 0, found.start()) + 1 for found in _HOST_HEADER.finditer(text)),
-        *(n for first, _, stop in functions for n in range(first, code.count("\n", 0, stop) + 2)),
-    }
+    headers = [*_HOST_HEADER.finditer(text)]
+    lines = {_line_of(text, header.start()) for header in headers}
+    for head, body, stop in _functions(code):
+        if _HOST_API.search(code, head, stop) and not re.search(r"__global__|__device__", code[head:body]):
+            begin = head + len(code[head:body]) - len(code[head:body].lstrip())
+            lines |= {*range(_line_of(code, begin), _line_of(code, stop) + 1)}
     if not lines:
         return ""
     where = place(text, min(lines))
     _, _, in_file = where.rpartition(":")
     shift = int(in_file) - min(lines) if in_file.isdigit() else 0
-    headers = [found[1] for found in _HOST_HEADER.finditer(text)]
-    library = next((name for name in headers if name.startswith(_LIBRARIES)), None)
     what = f"{where}: a kernel's text is device code only. Take out {_ranges({n + shift for n in lines})}"
+    library = next((header[1] for header in headers if header[1].startswith(_LIBRARIES)), None)
     if library is not None:
         return f"{what}: {library} is not available here; write the reduction or scan out, with shuffles"
-    launch = _LAUNCH.search(code)
-    call = (
-        _in_python(text, launch) if launch else 'kernel(SOURCE, "NAME", x.device)((grid,), (block,), (...))'
-    )
+    call = 'kernel(SOURCE, "NAME", x.device)((grid,), (block,), (...))'
+    if launch := _LAUNCH.search(code):
+        call = _in_python(text, launch)
     return f"{what}, and launch from Python: {call}"
+
+
+def _line_of(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
 
 
 def _ranges(numbers: Collection[int]) -> str:
@@ -254,8 +253,8 @@ _NUMPY = {"float": "float32", "double": "float64", "size_t": "uint64", "int64_t"
 
 
 def _dim(size: str) -> str:
-    found = re.fullmatch(r"(?:dim3)?\s*\((.*)\)", size, re.DOTALL)
-    sizes = _split(found[1]) if found and size.startswith("dim3") else [size]
+    triple = re.fullmatch(r"dim3\s*\((.*)\)", size, re.DOTALL)
+    sizes = _split(triple[1]) if triple else [size]
     return _tuple([_divided(size) for size in sizes])
 
 
@@ -283,8 +282,8 @@ def parameters_of(text: str, kernel: str) -> list[tuple[str, str]]:
         kernel: its name, or the C++ expression of an instance: ``add<float>``.
     """
     name = re.escape(kernel.partition("<")[0].rpartition("::")[2].strip())
-    found = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", _blanked(text))
-    declared = _split(found[1]) if found else []
+    head = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", _blanked(text))
+    declared = _split(head[1]) if head else []
     pairs = (
         re.fullmatch(r"(.*?)(\w+)\s*(?:\[\s*\])?", each.partition("=")[0].strip(), re.DOTALL)
         for each in declared

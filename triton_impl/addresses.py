@@ -6,7 +6,6 @@ mask is right or wrong by chance.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,21 +43,11 @@ def within(arenas: Sequence[Span], tensors: Sequence[Span]) -> Iterator[None]:
 class Bounds:
     """Where a launch may load and store, in the interpreter's copies of its arguments."""
 
-    def __init__(
-        self,
-        kernel: Any,
-        args: Sequence[Any],
-        copies: Sequence[Any],
-        named: Mapping[str, Any],
-        named_copies: Mapping[str, Any],
-    ) -> None:
-        names = [*inspect.getfullargspec(kernel).args[: len(args)], *named]
-        args = [*args, *named.values()]
-        copies = [*copies, *(named_copies[name] for name in named)]
+    def __init__(self, args: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
         spans: list[tuple[int, int, str]] = []
-        self.known = not any(isinstance(arg, int) and abs(arg) >= _LEAST_ADDRESS for arg in args)
-        for name, arg, copy in zip(names, args, copies, strict=False):
-            for theirs, ours in zip(_tensors_in(arg), _tensors_in(copy), strict=True):
+        self.known = not any(isinstance(arg, int) and abs(arg) >= _LEAST_ADDRESS for arg in args.values())
+        for name, arg in args.items():
+            for theirs, ours in zip(_tensors_in(arg), _tensors_in(copies[name]), strict=True):
                 spans += [(begin, end, name) for begin, end in _allowed(theirs, ours)]
         spans.sort()
         self._names = [name for _, _, name in spans]

@@ -128,16 +128,18 @@ def match_gpu_arithmetic() -> None:
     """Of the launch that runs."""
 
     def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        mask = one_bit(mask)
         check("load", ptrs, mask)
-        return load(builder, ptrs, one_bit(mask), *rest, **named)
+        return load(builder, ptrs, mask, *rest, **named)
 
     def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        mask = one_bit(mask)
         check("store", ptrs, mask)
-        return store(builder, ptrs, value, one_bit(mask), *rest, **named)
+        return store(builder, ptrs, value, mask, *rest, **named)
 
     def check(what: str, ptrs: Any, mask: Any) -> None:
         for each in bounds:
-            each.check(what, ptrs.data, one_bit(mask).data, ptrs.get_element_ty().primitive_bitwidth // 8)
+            each.check(what, ptrs.data, mask.data, ptrs.get_element_ty().primitive_bitwidth // 8)
 
     def unseen(method: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -184,8 +186,13 @@ def match_gpu_arithmetic() -> None:
 
     def bounded_copies(executor: Any, args: Any, kwargs: Any) -> Any:
         copies, named_copies = copies_of(executor, args, kwargs)
-        named = {name: kwargs[name] for name in inspect.getfullargspec(executor.fn).args if name in kwargs}
-        bounds[:] = [Bounds(executor.fn, args, copies, named, named_copies)]
+        names = inspect.getfullargspec(executor.fn).args
+        bounds[:] = [
+            Bounds(
+                dict(zip(names, args, strict=False)) | {name: kwargs[name] for name in named_copies},
+                dict(zip(names, copies, strict=False)) | named_copies,
+            )
+        ]
         return copies, named_copies
 
     interpreter.GridExecutor._init_args_hst = unseen(bounded_copies)

@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
+from compare.capture import meta_inputs
 from compare.model.op import Case, Op, UsageError
 
 MAX_BYTES = 1 << 20
@@ -37,7 +36,7 @@ def is_small(op: Op, case: Case) -> bool:
 def is_valid(op: Op, case: Case) -> bool:
     """Whether the op has inputs for a case: ``D`` may have to be 64, ``Hq`` a multiple of ``Hk``."""
     try:
-        op.make_inputs(case, torch.Generator(), torch.device("meta"))
+        meta_inputs(op, case)
     except UsageError:
         return False
     return True

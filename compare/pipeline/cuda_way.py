@@ -31,7 +31,7 @@ _MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": 
 def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
     """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
     opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
-    options = (*flags.nvrtc(blank.arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
+    options = (*build.nvrtc_options(launch.source, blank.arch), "-default-device", "-Xptxas=-v", "--time=-")
     begin = time.perf_counter()
     try:
         product = build.compile_nvrtc(launch.source, (launch.kernel,), options)
@@ -90,7 +90,7 @@ def by_nvcc(launch: CudaLaunch, blank: Opened, folder: Path) -> Opened:
 
 def _symbol(launch: CudaLaunch, arch: str) -> str:
     """The kernel's mangled name, from NVRTC's front end: nvcc's is equal."""
-    options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "--fdevice-syntax-only")
+    options = (*build.nvrtc_options(launch.source, arch), "-default-device", "--fdevice-syntax-only")
     return build.compile_nvrtc(launch.source, (launch.kernel,), options).mangled[launch.kernel]
 
 

@@ -60,7 +60,7 @@ def check_hard_inputs(
     Args:
         op: whose cases.
         impl: the user's.
-        asked: the case that was asked for; a neighbour of it is tried too, if it is small.
+        asked: the case that was asked for; its variants are tried too, if it is small.
         worker: of the implementation.
         baseline: that of PyTorch's own, whose errors set the limits; None: their floors remain.
         budget_s: time in seconds; what is left then is not tried.
