@@ -50,9 +50,7 @@ _OTHERS: dict[str, Callable[..., torch.Tensor]] = {
     "sinpi": lambda x: torch.sin(math.pi * x),
     "sqrt_rn": torch.sqrt,
     "sub_rn": torch.sub,
-    "tgamma": lambda x: (
-        torch.where(x > 0, 1.0, torch.sin(math.pi * (x - x.floor())).sign()) * x.lgamma().exp()
-    ),
+    "tgamma": lambda x: torch.where(x > 0, 1.0, torch.sin(math.pi * x).sign()) * x.lgamma().exp(),
     "y0": torch.special.bessel_y0,
     "y1": torch.special.bessel_y1,
 }

@@ -14,7 +14,8 @@ import torch
 from compare import registry
 from cuda_impl import build
 from cuda_impl.loader import kernel
-from cuda_impl.source import errors_in, for_host
+from cuda_impl.source import advice, errors_in, for_host, parameters_of, with_names
+from loops import for_each
 
 REVERSES = """
 __global__ void reverse(float* y) {
@@ -186,3 +187,37 @@ def test_of_many_errors_five_are_shown_and_the_rest_counted() -> None:
 def test_a_header_keeps_its_own_lines() -> None:
     with pytest.raises(build.BuildError, match=r"failed: vector_add\.cuh:\d+: "):
         build.host_kernel("vector_add", "vector_add_scalar_kernel<void>")
+
+
+PASTED = """#include <cfloat>
+__global__ void add(const float* a, float* c, int n, float by) { if (n > 0) c[0] = a[0] + by; }
+
+void solve(const float* a, float* c, int n) {
+    add<<<(n + 255) / 256, 256>>>(a, c, n, 2.0f);
+}
+"""
+CALL = 'kernel(SOURCE, "add", a.device)(((n + 255) // 256,), (256,), (a.data_ptr(), c.data_ptr(), '
+
+
+@for_each(
+    "text, says",
+    [
+        (PASTED, ["Take out lines 4-6, and launch from Python", CALL]),
+        ("#include <torch/extension.h>\n" + PASTED, ["Take out line 1 and lines 5-7", CALL]),
+        ("#include <cub/cub.cuh>\n__global__ void k(float* x) {}", ["Take out line 1", "cub/cub.cuh is not"]),
+        (PASTED.partition("void solve")[0], []),
+    ],
+)
+def test_host_code_in_a_text_is_named_with_the_launch_to_write(text: str, says: list[str]) -> None:
+    words = advice(text)
+    assert all(part in words for part in says), words
+    assert bool(says) == bool(words), words
+
+
+def test_the_parameters_of_a_kernel_are_read_from_its_text() -> None:
+    assert parameters_of(PASTED, "add") == [
+        *(("const float*", "a"), ("float*", "c")),
+        *(("int", "n"), ("float", "by")),
+    ]
+    assert parameters_of(PASTED, "other<float>") == []
+    assert with_names("argument 2 is a str", PASTED, "add") == "argument 2 (n) is a str"
