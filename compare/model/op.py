@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WAYS = ("torch", "triton", "cuda")
 ROUTES = ("cupy", "pybind")
 LIBRARY = "library"
-"""The route of a library baseline: its kernels, called from C++.  It is none of `WAYS`: they are not
+"""The route of a library baseline: its kernels, called from C++.  It is not one of `WAYS`: those are
 written here."""
 LEVELS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
 DTYPES = ("fp32", "fp16", "bf16")
@@ -436,7 +436,7 @@ class Implementation:
 
     @property
     def way(self) -> str:
-        """One of `WAYS`, or ``library``, which is none of them."""
+        """One of `WAYS`, or ``library``."""
         return way_of(self.label)
 
     @property

@@ -83,7 +83,7 @@ _MEANINGS = {
         "them included, as part of the first call unless it is from the cache of an earlier run (--retune "
         "searches anew)."
     ),
-    "which is": "default: what runs if nobody asks; level: it cannot be told apart from the fastest, cold.",
+    "which is": "default: what runs if nobody asks; within noise: of the fastest, cold.",
     "occupancy": "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical).",
     "own": (
         "own: the kernels that the default case launches, and the function that launches them. op helpers: "
@@ -457,7 +457,7 @@ def trials(case: CaseComparison) -> Table | None:
         "runs with": lambda row: values.worded(row.configuration.parameters),
         "which is": lambda row: ", ".join(_which(row, groups[row.label])) or NOTHING,
         "cold\nµs": lambda row: spread(row.timing.cold_us if row.timing else None),
-        "times as fast\nas its default": lambda row: _against_default(row, groups[row.label]),
+        "speedup vs\nits default": lambda row: _against_default(row, groups[row.label]),
     }
     # Most have one kernel, which then needs no name.
     named = any(len(figures.kernels([row])) > 1 for row in rows)
@@ -466,7 +466,7 @@ def trials(case: CaseComparison) -> Table | None:
 
 
 def _which(row: Row, rows: Sequence[Row]) -> list[str]:
-    """``default``, ``fastest`` or ``level`` with it; or that it does not count."""
+    """``default``, ``fastest``, or ``within noise`` of it; or that it does not count."""
     words = [] if figures.is_trial(row) else ["default"]
     if row.status != "ok":
         return [*words, correct(row.status)]
@@ -475,7 +475,7 @@ def _which(row: Row, rows: Sequence[Row]) -> list[str]:
         return words
     if row is best:
         return [*words, "fastest"]
-    return words if figures.differs(best, row) else [*words, "level"]
+    return words if figures.differs(best, row) else [*words, "within noise"]
 
 
 def _against_default(row: Row, rows: Sequence[Row]) -> str:

@@ -110,11 +110,11 @@ def _of_cuda(launch: CudaLaunch, arch: str) -> tuple[KernelResources, Compiled]:
 def _instructions_of(code: Compiled) -> tuple[str, int | None]:
     """What the kernel multiplies by, ``HMMA.16816``, and its widest load; neither without a disassembler."""
     try:
-        found = instructions(of_kernel(disassembled(code.cubin), code.name))
+        listing = instructions(of_kernel(disassembled(code.cubin), code.name))
     except NoDisassembler:
         return "", None
-    multiplies_by = multiplications(found)
-    return multiplies_by.most_common(1)[0][0] if multiplies_by else "", load_bits(found)
+    multiplies_by = multiplications(listing)
+    return multiplies_by.most_common(1)[0][0] if multiplies_by else "", load_bits(listing)
 
 
 @functools.cache
@@ -125,14 +125,14 @@ def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
         Refused: NVRTC does not take it.
         NotImplementedError: the kernel itself does not take the architecture.
     """
-    build.cuda_include()  # where CUDA's headers are missing, that is no word of the kernel's
+    build.cuda_include()  # missing headers of CUDA's are not the kernel's fault
     try:
         cubin, mangled = build.cubin(source, [kernel], arch)
     except build.BuildError as error:
-        said = str(error).partition("\n")[0]
-        if build.is_asserted(said):
-            raise NotImplementedError(said) from error
-        raise Refused(said) from error
+        refusal = str(error).partition("\n")[0]
+        if build.is_asserted(refusal):
+            raise NotImplementedError(refusal) from error
+        raise Refused(refusal) from error
     name = mangled[kernel]
     return Compiled(name, read_report(build.ptxas_log(source, [kernel], arch))[name], cubin)
 

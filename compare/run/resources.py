@@ -144,8 +144,8 @@ def with_resources(row: Row, found: Mapping[str, Resources], *, on_gpu: bool) ->
     refused = {arch: error for arch, error in errors.items() if isinstance(error, Refused)}
     nowhere = len(errors) == len(found)
     if refused:
-        _, said = verdict(next(iter(refused.values())))
-        reason = f"does not compile for {', '.join(refused)}: {said}"
+        _, why = verdict(next(iter(refused.values())))
+        reason = f"does not compile for {', '.join(refused)}: {why}"
         not_taken = all(isinstance(error, (Refused, NotImplementedError)) for error in errors.values())
         if nowhere and not_taken and not on_gpu:
             return replace(row, status="failed", reason=reason, timing=None, recorded=None)

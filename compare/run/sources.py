@@ -34,8 +34,8 @@ class Counting:
     def _count(self, impl: Implementation, kernels: Launched | None = None) -> None:
         try:
             # What a user's worker reports is not cached.
-            found = kept_code_size(impl) if kernels is None else code_size(impl, kernels)
-            self.code_sizes[impl.label] = found
+            size = kept_code_size(impl) if kernels is None else code_size(impl, kernels)
+            self.code_sizes[impl.label] = size
         except Exception as error:
             self.uncounted[impl.label] = f"code size unread: {error}"
 

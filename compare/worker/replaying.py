@@ -46,7 +46,7 @@ class Replaying:
         self._device = buffers.memory.device
         self._workers: list[Worker] = []
         self.runners: dict[str, Worker | str] = {}
-        """By label: a worker that replays the recorded call, ready to be timed; or why there is none."""
+        """By label: a worker that replays the recorded call, ready to be timed; or why it cannot be."""
 
     @property
     def _inputs_bytes(self) -> int:

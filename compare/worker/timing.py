@@ -244,7 +244,7 @@ class Subject:
     """By label: first calls timed earlier; others are timed with the rounds."""
     runners: Mapping[str, Worker | str] = field(default_factory=dict)
     """Of users' rows, by label: a worker that replays a recording, and takes GPU times in place of the row's
-    own; or why there is none."""
+    own; or why it cannot be recorded."""
 
 
 @dataclass(frozen=True)

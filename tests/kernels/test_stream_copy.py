@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from compare import capture, registry
 from compare.model.architecture import limits
 from compare.model.op import CudaLaunch, Implementation, case
 from compare.resources.machine_code import read_report
-from compare.resources.sass.disassembly import counted, disassembled, instructions, of_kernel
+from compare.resources.sass.disassembly import disassembled, instructions, of_kernel
 from cuda_impl import build
 from on_device import assert_correct
 
@@ -27,7 +28,8 @@ def opcodes(impl: Implementation) -> dict[str, int]:
     (launch,) = capture.capture(impl, OP, OP.cases.default, "sm_90")
     assert isinstance(launch, CudaLaunch)
     image, mangled = build.cubin(launch.source, [launch.kernel], "sm_90")
-    return counted(instructions(of_kernel(disassembled(image), mangled[launch.kernel])))
+    listing = instructions(of_kernel(disassembled(image), mangled[launch.kernel]))
+    return dict(Counter(instruction.opcode for instruction in listing))
 
 
 @pytest.mark.parametrize(

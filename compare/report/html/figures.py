@@ -53,7 +53,7 @@ def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     highest = 0.0
     sized = [row for row in rows if row["tokens"] and row["share"] is not None]
     for row in sorted(sized, key=lambda row: (row["tokens"], -row["share"])):
-        # A library baseline is measured beside the three ways, and is none of them.
+        # A library baseline is measured beside the three ways.
         row["front"] = row["way"] != "library" and row["share"] > highest
         highest = row["share"] if row["front"] else highest
     return {"rows": rows, "roofline": _roofline(case, rows) if rows else None}

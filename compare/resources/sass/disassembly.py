@@ -6,7 +6,6 @@ import functools
 import re
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +103,3 @@ def listed(text: str) -> Iterator[tuple[str, Instruction | None]]:
             yield row, Instruction(offset, match["opcode"], code, file, line, tuple(callers))
         else:
             yield row, None
-
-
-def counted(found: tuple[Instruction, ...]) -> dict[str, int]:
-    """How often each opcode stands there, the most frequent first."""
-    return dict(Counter(instruction.opcode for instruction in found).most_common())
