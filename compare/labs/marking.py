@@ -195,7 +195,7 @@ def _verdict(row: Row | None, baseline: Row | None) -> tuple[PartResult, str]:
         return "passed", ""
     if baseline is None or baseline.status == "failed":
         return "machine", f"the reference failed too: {baseline.reason if baseline else 'it has no row'}"
-    if row.status == "disagrees":
+    if row.status in ("disagrees", "ordinary"):
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
         return "wrong" if failed - {OWN_WORK} else "refused", row.reason
     if row.status == "impossible":

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from compare.model.limits import Meta, Positive, Share
 from compare.model.op import Case, Cost
 
-Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
+Status = Literal["ok", "ordinary", "disagrees", "impossible", "failed", "unavailable"]
+"""``ordinary``: correct on the inputs that were asked for, and wrong on others of the op's."""
 
-WRONG: tuple[Status, ...] = ("disagrees", "impossible")
+WRONG: tuple[Status, ...] = ("disagrees", "impossible", "ordinary")
 """What is wrong with an implementation itself: it disagrees, or its time is below what its work takes."""
 
 UNREAD = "resources unread"
@@ -95,6 +96,12 @@ class Agreement:
     """Everything checked: values, special values, guard zones, inputs unchanged, invariants ..."""
     mismatch: Mismatch | None = None
     """Of the first output with wrong values; None where none has, or where it was not located."""
+
+    @property
+    def status(self) -> Status:
+        """That of its row."""
+        failed = {finding.name for finding in self.findings if not finding.passed}
+        return "ok" if self.passed else "ordinary" if failed <= {OTHER_SIZES, HARD_INPUTS} else "disagrees"
 
     @property
     def reason(self) -> str:

@@ -15,6 +15,7 @@ from compare.timing import figures
 WORDS = {
     # The status of a row.
     "ok": "correct",
+    "ordinary": "ordinary inputs only",
     "disagrees": "WRONG",
     "impossible": "impossible",
     "failed": "failed",
@@ -196,7 +197,8 @@ def best_of_each_way(
         chosen += [row for row in have if row is fastest and is_library(row.label)]
     named = [(*figures.represented(case, row), row) for row in chosen]
     merged = [line(case, row, sizes, name) for name, of, row in named if row is of or of not in chosen]
-    return merged + [line(case, row, sizes) for row in rows if row.label in yours]
+    own = (row for row in case.rows if row.label in yours and not figures.is_trial(row))
+    return merged + [line(case, row, sizes) for row in own if figures.stands(row) or row.status == "ordinary"]
 
 
 def is_timed(case: CaseComparison) -> bool:

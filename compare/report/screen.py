@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from compare.history.crossover import Standing, standing
 from compare.model.op import WAYS
-from compare.model.result import HARD_INPUTS, WRONG, CaseComparison, Comparison, Row
+from compare.model.result import HARD_INPUTS, OTHER_SIZES, WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, summary
 from compare.report.layout import Column, fitted, grid, paragraph
 from compare.report.lines import WORDS, Line
@@ -87,8 +87,9 @@ def _verdict(comparison: Comparison, width: int) -> list[str]:
 
 def _failure(case: str, rows: Sequence[Row]) -> list[str]:
     reason = rows[0].reason
-    if reason.startswith(f"{HARD_INPUTS}: "):  # names the case itself
-        case, _, reason = reason.removeprefix(f"{HARD_INPUTS}: ").partition(": ")
+    finding, _, detail = reason.partition(": ")
+    if finding in (HARD_INPUTS, OTHER_SIZES):  # names the case itself
+        case, _, reason = detail.partition(": ")
     words = reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
     verdict = WORDS["disagrees" if rows[0].status in WRONG else "failed"].upper()
@@ -127,14 +128,18 @@ def _table(
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]
         blocks += [paragraph(f"   {note}", width) for note in notes if note]
-    blocks += [paragraph(f"YOURS {text}", width, hanging=_INDENT) for text in summary.yours(case, view.yours)]
+    own = summary.yours(comparison, case, view.yours)
+    blocks += [paragraph(f"YOURS {text}", width, hanging=_INDENT) for text in own]
     return [case.case, *blocks] if titled else blocks
 
 
 def _columns(case: CaseComparison, shown: Sequence[Line], view: View, bar: int) -> list[Column]:
     timed = lines.is_timed(case)
     title = "every row" if view.every or not timed else "best of each way"
-    names = tuple(line.label + (" *" if line.stale else "") for line in shown)
+    names = tuple(
+        line.label + (" *" if line.stale else "") + (" (ordinary)" if line.row.status == "ordinary" else "")
+        for line in shown
+    )
     columns = [Column(title, names, left=True)]
     if any(line.us is not None for line in shown):
         columns += [

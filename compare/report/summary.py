@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compare import registry
 from compare.model.op import WAYS, way_of
-from compare.model.result import UNREAD, WRONG, CaseComparison, Comparison, Row
+from compare.model.result import HARD_INPUTS, UNREAD, WRONG, CaseComparison, Comparison, Row
 from compare.report import lines
 from compare.report.lines import Line, grouped
 from compare.report.tables import number, percent
@@ -225,26 +225,37 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
         yield "*: source changed since its time was recorded"
 
 
-def yours(case: CaseComparison, labels: frozenset[str]) -> Iterator[str]:
-    """A user's rows: verdict, speedup and place among all timed rows."""
+def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) -> Iterator[str]:
+    """A user's rows: verdict, on how many inputs, speedup and place among all timed rows."""
     every = lines.every(case)
     timed = sorted(
         (line for line in every if line.us and figures.stands(line.row)), key=lambda line: line.us or 0
     )
     for line in every:
-        if line.label not in labels or line.row.status != "ok":
+        if line.label not in labels or line.row.status not in ("ok", "ordinary"):
             continue
-        if line not in timed:
-            yield f"{line.label}: correct, not timed"
-            continue
-        place = timed.index(line)
-        beside = [f"behind {ahead.label}" for ahead in timed[:place][-1:]]
-        beside += [f"ahead of {behind.label}" for behind in timed[place + 1 :][:1]]
-        speed = ""
+        words = [f"{line.label}: {_on_inputs(comparison, line.row)}"]
         if line.speedup and not line.reference:
-            speed = f", speedup {line.speedup.median:.2f}x vs {figures.baseline_of(case)}"
-        where = f" ({', '.join(beside)})" if beside else ""
-        yield f"{line.label}: correct{speed}, {_ordinal(place + 1)} of {len(timed)} rows{where}"
+            words.append(f"speedup {line.speedup.median:.2f}x vs {figures.baseline_of(case)}")
+        if line in timed:
+            place = timed.index(line)
+            beside = [f"behind {ahead.label}" for ahead in timed[:place][-1:]]
+            beside += [f"ahead of {behind.label}" for behind in timed[place + 1 :][:1]]
+            where = f" ({', '.join(beside)})" if beside else ""
+            words.append(f"{_ordinal(place + 1)} of {len(timed)} rows{where}")
+        elif not line.us:
+            words.append("not timed")
+        yield ", ".join(words)
+
+
+def _on_inputs(comparison: Comparison, row: Row) -> str:
+    """``correct on 37 inputs (5 layouts, 6 fills)``; ``correct on ordinary inputs only``."""
+    if row.status == "ordinary":
+        return "correct on ordinary inputs only"
+    rows = (each for case in comparison.cases for each in case.rows if each.label == row.label)
+    findings = (finding for each in rows if each.agreement for finding in each.agreement.findings)
+    tried = next((finding.detail for finding in findings if finding.name == HARD_INPUTS), "")
+    return f"correct on {tried}" if tried else "correct"
 
 
 def _ordinal(place: int) -> str:

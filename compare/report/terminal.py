@@ -63,6 +63,7 @@ class _Highlighter(RegexHighlighter):
         r"(?m)^(?P<title>WHY|NEXT|YOURS)\b",
         r"(?m)^(?P<title> (?:best of each way|every row)\b.*)$",
         r"(?P<faint>\bnot run\b|^-[- ]+$)",
+        r"(?m)^(?P<faint> \S+ \(ordinary\) .*)$",
     ]
 
 

@@ -21,7 +21,7 @@ from compare.code_size.hashes import source_hash
 from compare.model.op import Case, Implementation, Op, UsageError
 from compare.model.result import CaseComparison, Comparison, Environment, Options
 from compare.records import archive
-from compare.run.checking import check_case, skip_check
+from compare.run.checking import check_case, note_ordinary, skip_check
 from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, Progress, Step, silent
 from compare.run.resources import compile_case, profile_case
@@ -156,6 +156,7 @@ def _run_case(
     *earlier, result = cases
     if step.check:
         check_case(context, step, result)
+        note_ordinary(context, earlier, result)
     else:
         skip_check(context, earlier, result)
     if context.on_gpu and step.check:

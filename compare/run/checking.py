@@ -96,10 +96,23 @@ def _entry(context: Context, impl: Implementation, outcome: CheckOutcome) -> Row
         )
     agreement = outcome.agreement
     assert agreement is not None
-    row = context.row(impl) if agreement.passed else context.row(impl, "disagrees", agreement.reason)
+    row = context.row(impl, agreement.status, agreement.reason)
     configuration = replace(row.configuration, tunings=outcome.tunings)
     row = replace(row, agreement=agreement, configuration=configuration)
     return RowState(impl, row, outcome.first_call_ms, outcome.held_bytes)
+
+
+def note_ordinary(context: Context, earlier: Iterable[CaseResult], result: CaseResult) -> None:
+    """Mark the correct rows of a case that were wrong on hard inputs, which are tried with the first case."""
+    wrong = {
+        label: entry.row
+        for each in earlier
+        for label, entry in each.entries.items()
+        if entry.row.status == "ordinary"
+    }
+    for label in wrong.keys() & {entry.impl.label for entry in result.correct()}:
+        entry = result.entries[label]
+        entry.row = replace(entry.row, status="ordinary", reason=entry.row.reason or wrong[label].reason)
 
 
 def skip_check(context: Context, earlier: Iterable[CaseResult], result: CaseResult) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from compare.device import default_archs, lacks
 from compare.model.op import Implementation
-from compare.model.result import UNREAD, WRONG, Row
+from compare.model.result import UNREAD, Row
 from compare.resources.kernels import borrowed
 from compare.resources.static import Refused, Request, Resources, keep, kept, key_of
 from compare.run.checking import SLOW_TO_START
@@ -111,9 +111,8 @@ def _refuse_borrowers(
 
 def compile_case(context: Context, result: CaseResult, compilation: Compilation) -> None:
     """Read what every kernel takes, for each architecture that it was compiled for."""
-    entries = {
-        label: entry for label, entry in result.entries.items() if entry.row.status not in (*WRONG, "failed")
-    }
+    refused = ("disagrees", "impossible", "failed")
+    entries = {label: entry for label, entry in result.entries.items() if entry.row.status not in refused}
     with context.meter.part(f"compiling for {', '.join(context.archs)}", len(context.impls)) as part:
         compiled = compilation.results(part)
     later = [

@@ -178,11 +178,11 @@ class Checking:
             CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels),
         )
         clock("checked in")
-        if impl.user_file and agreement.passed and OTHER_SIZES in self._more:
-            agreement = self._elsewhere(impl, worker, agreement)
         if impl.user_file and agreement.passed and HARD_INPUTS in self._more:
             agreement = self._on_hard_inputs(impl, worker, agreement)
             clock("hard inputs in")
+        if impl.user_file and agreement.passed and OTHER_SIZES in self._more:
+            agreement = self._elsewhere(impl, worker, agreement)
         outcome.agreement = agreement
         if not worker.alive:  # a hard input ended it
             return
@@ -205,7 +205,7 @@ class Checking:
                 found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement
-        problem = "" if found.passed else f"correct on the requested sizes, wrong on {case}: {found.reason}"
+        problem = "" if found.passed else f"{case}: {found.reason}; right on {self._case}"
         finding = Finding(OTHER_SIZES, found.passed, problem)
         return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
 

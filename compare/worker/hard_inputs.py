@@ -39,11 +39,21 @@ class HardInputs:
             wrong = f"wrong on {len(self.failed)} of {len(self.passed) + len(self.failed)} hard inputs"
             guess = f", {hint}" if hint else ""
             return Finding(HARD_INPUTS, False, f"{self.failed[0]}: {self.problem}; {wrong}{guess}")
-        layouts = {case.layout for case in self.passed} - {"contiguous"}
-        fills = {case.fill for case in self.passed} - {"normal"}
-        kinds = [f"{len(x)} {name}" for x, name in ((layouts, "layouts"), (fills, "fills")) if x]
-        kinds += [f"{len(self.unsupported)} not supported"] * bool(self.unsupported)
-        return Finding(HARD_INPUTS, True, f"{len(self.passed)} inputs ({', '.join(kinds)})")
+        return Finding(HARD_INPUTS, True, self._tried())
+
+    def _tried(self) -> str:
+        """``37 inputs (5 layouts, 6 fills, 12 odd sizes)``, the one that was asked for among them."""
+        kinds = {
+            "layouts": len({case.layout for case in self.passed} - {"contiguous"}),
+            "fills": len({case.fill for case in self.passed} - {"normal"}),
+            "odd sizes": len({case.dims for case in self.passed if any(size % 2 for size in case.shape)}),
+            "dtypes": len({case.dtype for case in self.passed}),
+            "not supported": len(self.unsupported),
+        }
+        words = ", ".join(
+            f"{count} {name if count > 1 else name.rstrip('s')}" for name, count in kinds.items() if count
+        )
+        return f"{len(self.passed) + 1} inputs" + (f" ({words})" if words else "")
 
     def fail(self, case: Case, problem: str, mismatch: Mismatch | None = None) -> None:
         """Count a case as wrong."""

@@ -11,7 +11,16 @@ import pytest
 import made_up
 from compare import registry
 from compare.history import recorded as history
-from compare.model.result import UNREAD, CaseComparison, Comparison, Mismatch, Ratio, Row
+from compare.model.result import (
+    HARD_INPUTS,
+    UNREAD,
+    CaseComparison,
+    Comparison,
+    Finding,
+    Mismatch,
+    Ratio,
+    Row,
+)
 from compare.records import archive
 from compare.report import terminal
 from compare.report.sentences import evidence
@@ -251,6 +260,28 @@ def test_a_user_s_row_is_always_there_with_verdict_and_place() -> None:
     text = screen(made_up.case(made=rows), view=view, environment=made_up.LAPTOP)
     assert line_of(text, "triton.mine")[1:3] == ["-", "-"]
     assert "YOURS triton.mine: correct, not timed" in text
+
+
+def test_a_user_s_row_says_on_which_inputs_it_is_correct() -> None:
+    view, medians = (
+        View(yours=frozenset({"triton.mine"})),
+        {**made_up.MEDIANS_US, "triton.mine": ("tiled", 59.0)},
+    )
+    case = made_up.case(made=made_up.rows(medians))
+
+    def shown(status: str, finding: Finding) -> str:
+        agreement = replace(made_up.AGREEMENT, passed=finding.passed, findings=(finding,))
+        assert agreement.status == status
+        changes = {"status": status, "reason": agreement.reason, "agreement": agreement}
+        return screen(made_up.with_row(case, "triton.mine", **changes), view=view)
+
+    text = shown("ok", Finding(HARD_INPUTS, True, "37 inputs (5 layouts, 6 fills)"))
+    assert "YOURS triton.mine: correct on 37 inputs (5 layouts, 6 fills), speedup 1.23x" in text
+    text = shown("ordinary", Finding(HARD_INPUTS, False, "M=6,N=517,fp32,huge: 3 elements are NaN"))
+    assert "WRONG  triton.mine on M=6,N=517,fp32,huge: 3 elements are NaN\n" in text
+    assert line_of(text, "triton.mine")[1:3] == ["(ordinary)", "59.0"]
+    assert "YOURS triton.mine: correct on ordinary inputs only, speedup 1.23x vs torch.eager\n" in text
+    shown("disagrees", Finding("values", False, "3 elements are wrong"))
 
 
 def test_too_few_samples_are_said() -> None:
