@@ -22,7 +22,7 @@ WIDEST = 80
 _WHY_LINES = 4
 """So many lines of 80 columns for the evidence, divided among the cases."""
 _FAILURES = 4
-"""More are only named."""
+"""More are only named, unless they are the user's."""
 _REASON_WORDS = 45
 _BAR = 14, 24
 """The shortest bar worth drawing, and the longest."""
@@ -43,7 +43,7 @@ def render(comparison: Comparison, width: int, view: View) -> str:
     named = shown[0][0].case if len(shown) == 1 and not swept else ""
     head = _head(comparison, named, width)
     head += [_facts("", facts, width) for facts in summary.machine(comparison, shown) if facts]
-    blocks = ["\n".join(head), "\n".join(_verdict(comparison, width))]
+    blocks = ["\n".join(head), "\n".join(_verdict(comparison, view, width))]
     if swept and main:
         blocks.append("\n".join(_sweep(timed, figures.baseline_of(main), view, room)))
     many = len(shown) > 1 or swept
@@ -73,12 +73,15 @@ def _head(comparison: Comparison, case: str, width: int) -> list[str]:
     return [line for line in (paragraph(title, width), paragraph(case, width).rjust(width).rstrip()) if line]
 
 
-def _verdict(comparison: Comparison, width: int) -> list[str]:
+def _verdict(comparison: Comparison, view: View, width: int) -> list[str]:
     words = ["INTERRUPTED: results so far."] if comparison.interrupted else []
     failures = summary.failures(comparison)
-    for case, rows in failures[:_FAILURES]:
+    own = [each for each in failures if not view.yours.isdisjoint(row.label for row in each[1])]
+    failures = own + [each for each in failures if each not in own]
+    most = max(_FAILURES, len(own))
+    for case, rows in failures[:most]:
         words += _failure(case, rows)
-    if rest := [row.label for _, rows in failures[_FAILURES:] for row in rows]:
+    if rest := [row.label for _, rows in failures[most:] for row in rows]:
         words.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
     verdict = [paragraph(text, width, hanging=_INDENT) for text in words]
     verdict.append(paragraph(f"CORRECT  {summary.correct(comparison)}", width, hanging=" " * 9))

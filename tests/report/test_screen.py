@@ -223,6 +223,8 @@ def test_no_flood_of_failures() -> None:
     text = screen(made_up.case(made=(*made_up.rows()[:2], *rows)))
     assert text.count("\nFAILED ") + text.startswith("FAILED ") == 4
     assert "and 3 more (--details): cupy.onepass, pybind.online, pybind.onepass" in text
+    text = screen(made_up.case(made=rows), view=View(yours=frozenset({"pybind.onepass"})))
+    assert "FAILED  pybind.onepass on" in text
 
 
 def test_rows_not_run_are_a_line_for_each_reason() -> None:
