@@ -7,21 +7,33 @@ import errno
 import functools
 import importlib
 import os
+import platform
+import re
+import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TextIO
 
-from compare import registry
+from compare import __version__, registry
 from compare.command_line import options, outputs
-from compare.command_line.status import INCONCLUSIVE, USAGE
+from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.op import UsageError
 from compare.sandbox.words import printable
 
 MAX_ARGUMENT = 4096
 """Characters of an argument: as many as a path may have."""
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""The exit status that a shell gives to what a closed pipe ends."""
+_HELP_WIDTH = 80
+_START = """The same GPU operation in PyTorch, Triton and CUDA C++, compared on your machine.
+  python -m compare softmax            an op; 'list' names all {ops}
+  python -m compare lab start 01 DIR   the first lab of the course
+  python -m compare --help             everything else"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain("interrupted before anything was finished", INCONCLUSIVE)
     except BrokenPipeError:
         _print_no_more(sys.stdout)  # the reader has closed the pipe
-        return INCONCLUSIVE
+        return CLOSED_PIPE
     except Exception as error:
         code = error.errno if isinstance(error, OSError) else None
         if code in (errno.ENOSPC, errno.EIO):
@@ -59,7 +71,13 @@ def _run(words: list[str]) -> int:
             raise UsageError(f"argument {i} has {len(word)} characters; the most is {MAX_ARGUMENT}")
         if not word.isprintable():
             raise UsageError(f"argument {i}, {word!a}, has characters that cannot be printed")
-    command = words[0] if words else ""
+    if not words:
+        print(_START.format(ops=len(registry.op_names())))
+        return SUCCESS
+    if words == ["--version"]:
+        print(_versions())
+        return SUCCESS
+    command = words[0]
     if command.startswith("-"):
         command = parser_of().parse_known_args(words)[0].what
     if command in options.COMMANDS:
@@ -85,12 +103,35 @@ def parser_of(command: str = "") -> argparse.ArgumentParser:
     description, _, epilog = str(module.__doc__).partition("\n\n")
     parser = argparse.ArgumentParser(
         prog=f"python -m compare {command}".rstrip(),
-        description=description,
-        epilog=epilog,
+        description=_wrapped(description),
+        epilog=_wrapped(epilog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if not command:
+        parser.add_argument("--version", action="store_true", help="of this project and of what it builds on")
     module.add_arguments(parser)
     return parser
+
+
+def _wrapped(text: str) -> str:
+    """A help text without lines that are too long: prose is filled anew, what is indented hangs."""
+    blocks = re.findall(r"(?:^\S.*\n?)+|^(?: .*)?\n?", text, re.MULTILINE)
+    return "\n".join(_block(block.rstrip("\n")) for block in blocks).rstrip()
+
+
+def _block(block: str) -> str:
+    if not block.startswith(" "):
+        return textwrap.fill(block, _HELP_WIDTH)
+    hangs = re.match(r"  \d  |  \S.*?\S {3,}| +", block)
+    indent = " " * (len(hangs[0]) if hangs and hangs[0].strip() else 6)
+    return textwrap.fill(block, _HELP_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _versions() -> str:
+    """One line, for a report of a fault."""
+    known = {each.name: each.version for each in metadata.distributions()}
+    named = (f"{name} {known.get(name, 'not installed')}" for name in ("torch", "triton", "cupy-cuda13x"))
+    return ", ".join((f"gpu-three-ways {__version__}", *named, f"Python {platform.python_version()}"))
 
 
 def _misplaced(command: str, rest: Sequence[str]) -> str:

@@ -23,8 +23,7 @@ exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
   1  at least one is wrong, or faster than the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
-  3  inconclusive: interrupted, an implementation raised an error or does not compile, none could be run,
-     or one of a --load file was not run
+  3  inconclusive: interrupted, or an implementation raised an error, does not compile or never ran
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
 """
@@ -65,7 +64,7 @@ _CHECK_S = 0.25
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        metavar="|".join(("OP", "all", *options.COMMANDS)),
+        metavar="OP|all|COMMAND",
         help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
         "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
         "(pipeline), its kernels as programs without Python (aot), the "

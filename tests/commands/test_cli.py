@@ -11,12 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import processes
-from compare import cli, registry
+from compare import __version__, cli, registry
+from compare.cli import CLOSED_PIPE
 from compare.command_line.options import COMMANDS
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.result import Comparison
@@ -58,6 +60,8 @@ def command(
 @pytest.mark.parametrize(
     ("words", "status"),
     [
+        ("", SUCCESS),
+        ("--version", SUCCESS),
         ("--help", SUCCESS),
         *((f"{name} --help", SUCCESS) for name in COMMANDS),
         ("sofmax", USAGE),
@@ -92,12 +96,24 @@ def test_the_help_names_every_command_and_each_has_its_own(capsys: pytest.Captur
         assert ended.value.code == SUCCESS
         return capsys.readouterr().out
 
-    assert "|".join(("OP", "all", *COMMANDS)) in printed()
+    whole = printed()
+    assert all(f"({name})" in " ".join(whole.split()) for name in COMMANDS)
     for name in COMMANDS:
         text = printed(name)
+        assert max(map(len, (whole + text).splitlines())) <= 80
         assert text.startswith(f"usage: python -m compare {name} ")
         assert "\nexit status:\n  0  " in text
         assert "--crossover" not in text
+
+
+def test_the_first_words_and_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == SUCCESS
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == 4
+    assert "python -m compare softmax" in text
+    assert cli.main(["--version"]) == SUCCESS
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"gpu-three-ways {__version__}, torch {metadata.version('torch')}, triton ")
 
 
 def test_list_shows_everything_there_is(printed: Printed) -> None:
@@ -284,7 +300,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
         pytest.param("lab >&-", SUCCESS, "", marks=pytest.mark.thorough),
         ("lab > /dev/full", USAGE, "No space left on device"),
         ("lab | head -1", SUCCESS, ""),  # a closed pipe is no error
-        pytest.param("lab | true; exit ${PIPESTATUS[0]}", INCONCLUSIVE, "", marks=pytest.mark.thorough),
+        pytest.param("lab | true; exit ${PIPESTATUS[0]}", CLOSED_PIPE, "", marks=pytest.mark.thorough),
         pytest.param("vector_ad 2>&-", USAGE, "", marks=pytest.mark.thorough),
         pytest.param("vector_ad 2>&1 | true; exit ${PIPESTATUS[0]}", USAGE, "", marks=pytest.mark.thorough),
     ],
