@@ -187,23 +187,30 @@ class _ToolRun:
     def check_started(self) -> None:
         """`NotSanitized` unless the tool and CUDA have started."""
         if not self.started:
-            why = self._trouble or self._last or how_it_ended(self._code or 0)
+            why = self._trouble or self._last or self._end
             raise NotSanitized(f"{NOT_SANITIZED}: {why.rstrip('.')}. Leave out --sanitize")
 
     def check_done(self) -> None:
         """`NotSanitized` unless the tool watched a case to its end."""
         self.check_started()
         if self._code is None:
-            why = f"took longer than {self._timeout_s:g} s, the limit (--timeout)"
+            why = self._end
         elif self._raised or self._trouble:
-            why = f"came to no result: {self._raised or self._trouble}"
+            why = self._raised or self._trouble
         elif not self.ran:
-            why = f"has no small case: {self._refused or 'the op has none'}"
+            why = f"no small case: {self._refused or 'the op has none'}"
         elif not self._complete:
-            why = f"came to no result: {how_it_ended(self._code)}"
+            why = self._end
         else:
             return
-        raise NotSanitized(f"compute-sanitizer's {self.tool} {why}")
+        raise NotSanitized(f"compute-sanitizer's {self.tool} came to no result: {why}")
+
+    @property
+    def _end(self) -> str:
+        """How it ended."""
+        if self._code is None:
+            return f"it took longer than {self._timeout_s:g} s, the limit (--timeout)"
+        return how_it_ended(self._code)
 
 
 def command(tool: str, calls: SanitizedCalls) -> list[str]:

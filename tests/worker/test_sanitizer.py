@@ -105,13 +105,17 @@ def test_each_tool_watches_a_process_of_its_own(tool: Path) -> None:
             "print('========= Error: No attachable process found.')",
             f"{NOT_SANITIZED}: No attachable process",
         ),
-        ("{}", "time.sleep(99)", "compute-sanitizer's memcheck took longer than 2 s, the limit (--timeout)"),
+        ("{}", "time.sleep(99)", "compute-sanitizer's memcheck came to no result: it took longer than 2 s"),
         (
             '{}\n{"raised":"mine.py:3: E: no"}',
             "",
             "compute-sanitizer's memcheck came to no result: mine.py:3: E: no",
         ),
-        ('{}\n{"refused":"fp32 only"}', "", "compute-sanitizer's memcheck has no small case: fp32 only"),
+        (
+            '{}\n{"refused":"fp32 only"}',
+            "",
+            "compute-sanitizer's memcheck came to no result: no small case: fp32 only",
+        ),
         (
             '{}\n{"ran":"N=5"}',
             "sys.exit(9)",
@@ -214,6 +218,7 @@ RACY = "s[threadIdx.x] = x[i]; z[i] = s[threadIdx.x ^ 32] * 0 + s[threadIdx.x] +
         (TRITON % ", mask=i < n", LOAD, ""),
         (TRITON % "", LOAD, "memcheck: @ reads "),
     ],
+    ids=["cuda_right", "outside", "race", "barrier", "unwritten", "triton_right", "triton_outside"],
 )
 @pytest.mark.usefixtures("own_registry")
 def test_each_tool_finds_its_mistake(text: str, line: int, says: str, tmp_path: Path) -> None:
