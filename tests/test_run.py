@@ -320,9 +320,10 @@ adding("triton.keep")(keep)
         return file.read_text().splitlines()
 
     once, again, other = sums(0), sums(0), sums(100)
-    assert len(once) == len(set(once)) == SEEDS
-    assert once[0] == again[0] != other[0]
-    assert set(once[1:]).isdisjoint(again)
+    assert len(once) == SEEDS + 1
+    assert len(set(once)) == SEEDS
+    assert once[0] == once[-1] == again[0] != other[0]  # the last call has the inputs of the first
+    assert set(once[1:-1]).isdisjoint(again)
 
 
 def test_the_baseline_sets_the_tolerance_once_a_seed(write: Callable[[str], Op], tmp_path: Path) -> None:
@@ -345,7 +346,7 @@ adding("triton.c")(added)
     assert len(rows) == 4
     assert len(limits) == 1
     calls = Path(registry.op_files()[0] + ".calls").read_text().splitlines()
-    assert len(calls) == 2 * SEEDS  # for the tolerance, and to be checked itself
+    assert len(calls) == 2 * SEEDS + 1  # for the tolerance, to be checked itself, and again on equal inputs
 
 
 def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:

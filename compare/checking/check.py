@@ -19,7 +19,10 @@ from compare.checking.reference import Outputs, Reference, expected_outputs
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.model.op import Case, Implementation, Op
-from compare.model.result import Agreement, Finding, Mismatch
+from compare.model.result import REPEATABLE, Agreement, Finding, Mismatch
+
+_REPEATED_BYTES = 64 << 20
+"""Largest memory traffic of a case that is called twice on equal inputs."""
 
 _COMPARING = threading.Lock()
 """A comparison takes about 1 GB: one at a time, while other threads wait for their implementations."""
@@ -37,6 +40,8 @@ class CheckOptions:
     """Call it twice more with one element changed: this exposes results cached by content."""
     own_work: bool = False
     """PyTorch's operators may compute nothing, and copy nothing where the op only moves data."""
+    repeated: bool = True
+    """Call it once more on the inputs of the first seed."""
 
 
 def check(
@@ -68,6 +73,8 @@ def check(
         if options.one_element_changed:
             for one_changed in with_one_element_changed(probes.of(seeds[-1])):
                 calls.check(one_changed)
+        if options.repeated and nbytes <= _REPEATED_BYTES:
+            calls.repeat(probes.of(seeds[0]))
     return calls.agreement(len(seeds))
 
 
@@ -87,10 +94,14 @@ class _Calls:
     """Of each output of each call."""
     mismatch: Mismatch | None = None
     """The first."""
+    first: Outputs | None = None
+    """The outputs of the first call."""
 
     def check(self, probe: Probe) -> None:
         """Call it on the inputs of a probe."""
         called, again = self._call(probe)
+        if not self.errors:
+            self.first = called.outputs
         where = "around the output" if called.guarded else "none around the output"
         self._find(probe, "guard zones", "; ".join(called.violations) or None, where)
         if self.own_work:
@@ -103,6 +114,32 @@ class _Calls:
         for reference, (name, output) in zip(probe.references, called.outputs.items(), strict=True):
             with _COMPARING:
                 self._compare(probe, reference, output, again.get(name) if output.itemsize == 1 else None)
+
+    def repeat(self, probe: Probe) -> None:
+        """Call it again on the inputs of the first call, over memory with another poison.
+
+        Float atomics may change an output's bits, so a difference counts only if it is beyond the tolerance.
+        """
+        if self.first is None:
+            return
+        self.stage.place(probe.inputs)
+        second = self.stage.call(self.expected, SECOND_POISON).outputs or {}
+        problem = None
+        for reference, (name, output) in zip(probe.references, second.items(), strict=False):
+            op, accumulator, first = reference.op, self.impl.accumulator, self.first[name]
+            op.mask_unspecified(probe.inputs, output)
+            if torch.equal(_bits(first), _bits(output)):
+                continue
+            limit = limit_of(op.tolerance(self.case), accumulator, reference.limit)
+            before, after = (
+                errors_of(op, self.case, reference, x, limit, accumulator) for x in (first, output)
+            )
+            counts = [each.wrong + each.misplaced for each in (before, after)]
+            if counts[0] != counts[1]:
+                problem = (
+                    f"{counts[0]} and {counts[1]} elements are wrong in two runs on equal inputs: a race?"
+                )
+        self._find(probe, REPEATABLE, problem)
 
     def _find(self, probe: Probe, name: str, problem: str | None, otherwise: str = "") -> None:
         if name not in self.findings or (problem is not None and self.findings[name].passed):
@@ -180,6 +217,11 @@ class _Calls:
             findings=tuple(self.findings.values()),
             mismatch=self.mismatch,
         )
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's elements: NaN equals itself."""
+    return x.reshape(-1).view(torch.uint8)
 
 
 def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:

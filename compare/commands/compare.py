@@ -119,6 +119,10 @@ def _add_how(add: Any) -> None:
         action="store_false",
         help="check --load files on these cases only, not on the op's small hard ones as well",
     )
+    sanitize = (
+        "also run --load files, or what --only names, under compute-sanitizer: memory accesses, races, "
+    )
+    add("--sanitize", action="store_true", help=f"{sanitize}barriers, unwritten memory (needs a GPU)")
     add("--sustained", action="store_true", help="also time bursts and sustained load (longer)")
     options.add_timeout(add)
 
@@ -155,6 +159,7 @@ def _check(arguments: argparse.Namespace) -> None:
         "a second --case": len(arguments.case) > 1,
         "--tune": arguments.tune,
         "--matched": arguments.matched,
+        "--sanitize": arguments.sanitize,
     }
     for option, given in beside_crossover.items():
         if arguments.crossover and given:
@@ -203,6 +208,7 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
         seed=arguments.seed,
         budget_s=arguments.budget or number * (SWEEP_BUDGET_S if arguments.sweep else BUDGET_S),
         hard_inputs=arguments.hard_inputs,
+        sanitize=arguments.sanitize,
         sustained=arguments.sustained,
         timeout_s=arguments.timeout,
         matched=arguments.matched,

@@ -181,6 +181,8 @@ class Lab:
     prediction: tuple[Prediction, ...]
     question: tuple[Question, ...]
     hint: tuple[str, ...]
+    sanitize: bool = False
+    """Run the tasks' files under compute-sanitizer too: on a GPU."""
     path: Path = field(default=Path(), compare=False)
 
     @property

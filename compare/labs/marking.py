@@ -15,7 +15,7 @@ from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
 from compare.labs.running import Run, run
 from compare.labs.work import Work
 from compare.model.op import Case
-from compare.model.result import OWN_WORK, UNREAD, Mismatch, Row
+from compare.model.result import NOT_SANITIZED, OWN_WORK, UNREAD, Mismatch, Row
 from compare.timing import figures
 
 PartResult = Literal[
@@ -164,12 +164,13 @@ def _tried(work: Work, task: Task, device: str, timeout_s: float) -> Run:
     if not file.is_file():
         return Run(None, f"there is no {task.file}", refused=True)
     cases, op = task.cases, op_of(work.lab, task)
-    budget_s = 0.1 * len(cases)
+    more = ["--budget", f"{0.1 * len(cases):g}"]
+    more += ["--sanitize"] * (work.lab.sanitize and pick(device).type == "cuda")
     for _ in range(2):
-        done = run(op.name, cases, [task.label], device, timeout_s, file, budget_s)
+        done = run(op.name, cases, [task.label], device, timeout_s, file, more)
         if done.comparison or done.refused:
             return done
-    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, budget_s=budget_s)
+    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, more=more)
     return replace(done, refused=alone.comparison is not None)
 
 
@@ -198,6 +199,8 @@ def _verdict(row: Row | None, baseline: Row | None) -> tuple[PartResult, str]:
     if row.status in ("disagrees", "ordinary"):
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
         return "wrong" if failed - {OWN_WORK} else "refused", row.reason
+    if row.reason.startswith(NOT_SANITIZED):
+        return "machine", row.reason
     if row.status == "impossible":
         return "refused", row.reason
     if NOT_WRITTEN in row.reason:

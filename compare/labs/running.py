@@ -46,7 +46,7 @@ def run(
     device: str,
     timeout_s: float,
     load: Path | None = None,
-    budget_s: float | None = None,
+    more: Sequence[str] = (),
 ) -> Run:
     """Compare implementations of ``op``.
 
@@ -57,10 +57,10 @@ def run(
         device: as on the command line.
         timeout_s: the most that one step of an implementation may take.
         load: a student's file.
-        budget_s: of the timing, in all.
+        more: further words of the command: ``--sanitize``.
     """
     # Each case has several steps, of each row; then the process hangs in a way of its own.
-    limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
+    limit_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
     loaded = str(load.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
@@ -77,7 +77,7 @@ def run(
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         words += ["--load", loaded] if loaded else []
-        words += ["--budget", f"{budget_s:g}"] if budget_s else []
+        words += more
         status = _command(words, stderr, limit_s)
         if status is None:
             return Run(None, f"the comparison took longer than {limit_s:.0f} s")

@@ -56,7 +56,15 @@ class Finding:
 OWN_WORK = "own work"
 OTHER_SIZES = "other sizes"
 HARD_INPUTS = "hard inputs"
-CONDUCT = ("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", OTHER_SIZES, HARD_INPUTS)
+REPEATABLE = "repeatable"
+THREAD_ORDERS = "thread orders"
+SANITIZER = "sanitizer"
+NOT_SANITIZED = "compute-sanitizer does not start here"
+"""How the reason of a row begins that it could not watch, whatever the row."""
+CONDUCT = (
+    *("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", OTHER_SIZES, HARD_INPUTS),
+    *(THREAD_ORDERS, SANITIZER),
+)
 """Names of findings on how an output came about, or on other cases: its values may still be correct."""
 
 
@@ -434,6 +442,8 @@ class Options:
     """Read registers, shared memory and the like; a search for a size does without."""
     hard_inputs: bool = True
     """Check users' implementations on the op's own hard inputs too."""
+    sanitize: bool = False
+    """Run users' implementations, and those named, under compute-sanitizer too: on a GPU."""
     sustained: bool = False
     """Time bursts and sustained load as well."""
     timeout_s: float = 120.0

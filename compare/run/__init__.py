@@ -31,6 +31,7 @@ from compare.timing import calibration, speed_of_light
 from compare.tuning import matching, sweep
 from compare.worker.buffers import CaseBuffers
 from compare.worker.pool import WorkerPool
+from compare.worker.sanitizer import check_installed
 from compare.worker.start import prepare
 
 _CPU_CHECK_BYTES = 32 << 20
@@ -82,9 +83,9 @@ def run(
         pool: workers that stay when it is over; if not given, it has its own.
 
     Raises:
-        UsageError: no such device, or a case this machine cannot hold.
+        UsageError: no such device, a case this machine cannot hold, or no compute-sanitizer.
     """
-    device = prepare(options.device)
+    device = _device(options)
     impls = _chosen(op, options.only)
     if options.matched:
         impls = matching.stand_ins(impls)
@@ -198,6 +199,14 @@ def _compared(
     )
     possible = speed_of_light.reject_below_floor(case, environment.l2_bytes)
     return calibration.with_noise_floor(possible, environment.calibration)
+
+
+def _device(options: Options) -> torch.device:
+    """The device to run on; a `UsageError` if there is none, or it lacks what the options need."""
+    device = prepare(options.device)
+    if options.sanitize:
+        check_installed(device)
+    return device
 
 
 def _environment(device: torch.device) -> Environment:

@@ -6,13 +6,15 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from compare import registry
 from compare.device import supports
 from compare.model.op import Case, Implementation
-from compare.model.result import HARD_INPUTS, OTHER_SIZES, WRONG, Options
+from compare.model.result import HARD_INPUTS, OTHER_SIZES, THREAD_ORDERS, WRONG, Options
 from compare.run.context import CaseResult, Context, RowState, Step
 from compare.run.verdict import verdict
 from compare.tuning import matching
 from compare.worker.checking import Checking, CheckOutcome
+from compare.worker.sanitizer import NotSanitized, sanitize
 
 SEEDS = 3
 FEWER_SEEDS = 2
@@ -63,13 +65,39 @@ def check_case(context: Context, step: Step, result: CaseResult) -> None:
         configuration = replace(entry.row.configuration, text=text, unmatched=unmatched)
         entry.row = replace(entry.row, configuration=configuration)
     result.entries = {impl.label: result.entries[impl.label] for impl in context.impls}
+    if context.options.sanitize and step == context.first_check:
+        _sanitize(context, result)
+
+
+def _sanitize(context: Context, result: CaseResult) -> None:
+    """Run the correct rows of users, and those that are named, under compute-sanitizer."""
+    only = context.options.only
+    for entry in result.correct():
+        impl, agreement = entry.impl, entry.row.agreement
+        named = bool(only) and registry.is_among(impl.label, only)
+        if agreement is None or not impl.has_own_kernels or not (impl.user_file or named):
+            continue
+        context.meter.say(f"running {impl.label} under compute-sanitizer")
+        try:
+            finding = sanitize(context.op, impl, context.device, context.pool.timeout_s)
+        except NotSanitized as error:
+            entry.row = replace(entry.row, status="failed", reason=str(error))
+            continue
+        agreement = replace(agreement, passed=finding.passed, findings=(*agreement.findings, finding))
+        entry.row = replace(entry.row, agreement=agreement)
+        if not finding.passed:
+            entry.row = replace(entry.row, status="disagrees", reason=agreement.reason)
 
 
 def _more_findings(context: Context, step: Step) -> list[str]:
-    """What a user's row is checked on beside the case: on hard inputs once in a run."""
-    first = next((each for each in context.steps if each.check), None)
+    """What a user's row is checked on beside the case: on hard inputs once in a run.
+
+    Without hard inputs a CPU checks memory accesses and thread orders on the cases themselves.
+    """
     more = [OTHER_SIZES] if step.inspect else []
-    return [*more, HARD_INPUTS] if context.options.hard_inputs and step == first else more
+    if not context.options.hard_inputs:
+        return more if context.on_gpu else [*more, THREAD_ORDERS]
+    return [*more, HARD_INPUTS] if step == context.first_check else more
 
 
 def _matched(

@@ -87,6 +87,11 @@ class Context:
         return self.device.type == "cuda"
 
     @property
+    def first_check(self) -> Step | None:
+        """The first step that checks: what is checked once in a run is checked there."""
+        return next((step for step in self.steps if step.check), None)
+
+    @property
     def archs(self) -> tuple[str, ...]:
         """The architectures that kernels are compiled for."""
         return self.options.archs or default_archs(self.device)

@@ -33,8 +33,8 @@ _NAME = "3ways-"
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")
-_THREADS = Path("/proc/self/task")
-"""Of this process: CUDA writes its threads' names there, and does not start where it cannot."""
+_THREADS, _ALL_THREADS = Path("/proc/self/task"), Path("/proc")
+"""Of this process, and of all: CUDA writes its threads' names there, and does not start where it cannot."""
 
 _NAMESPACES = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_NETWORK
 _OF_PROCESSES = kernel.NEW_PIDS | kernel.NEW_IPC
@@ -192,7 +192,7 @@ def environment(private: Path) -> dict[str, str]:
 # --------------------------------------------------------------------------- inside
 
 
-def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> None:
+def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool, children: bool = False) -> None:
     """Isolate this process and all that it will start; the caller continues inside.
 
     With a PID namespace the caller's process stays outside: it waits, and ends as the isolated one ends.
@@ -202,6 +202,7 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
         private: an empty folder, the only one that can be written to.
         lifeline: a descriptor that becomes readable when the judge has exited.
         gpu: whether CUDA is used; its memory is shared with the judge.
+        children: whether processes that this one starts use CUDA.
 
     Raises:
         OSError: a mechanism that was found does not work.
@@ -214,7 +215,10 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
     tempfile.tempdir = None
     sys.dont_write_bytecode = True
     if isolation.landlock:
-        _into_landlock(isolation.landlock, private, gpu=gpu or isolation.namespaces)
+        of_cuda = gpu or children or isolation.namespaces
+        _into_landlock(
+            isolation.landlock, private, gpu=of_cuda, threads=_ALL_THREADS if children else _THREADS
+        )
     if isolation.seccomp:
         kernel.seccomp(gpu=gpu)
 
@@ -225,13 +229,13 @@ def _devices() -> list[Path]:
     return [file for file in found if not file.is_dir()]
 
 
-def _of_cuda() -> list[Path]:
+def _of_cuda(threads: Path = _THREADS) -> list[Path]:
     """The folders that CUDA writes to."""
-    return [folder for folder in (_SHARED_MEMORY, _THREADS) if folder.is_dir()]
+    return [folder for folder in (_SHARED_MEMORY, threads) if folder.is_dir()]
 
 
-def _into_landlock(version: int, private: Path, *, gpu: bool) -> None:
-    kernel.landlock(version, [private, *(_of_cuda() if gpu else ())], _devices())
+def _into_landlock(version: int, private: Path, *, gpu: bool, threads: Path = _THREADS) -> None:
+    kernel.landlock(version, [private, *(_of_cuda(threads) if gpu else ())], _devices())
 
 
 def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:

@@ -1,4 +1,4 @@
-"""A module run in isolation: ``python -m compare.sandbox.launch MODULE ORDER WORDS``.
+"""A module or program run in isolation: ``python -m compare.sandbox.launch MODULE ORDER WORDS``.
 
 Isolated before anything large is imported, and while the process has one thread.
 """
@@ -21,25 +21,35 @@ from compare.sandbox.limits import HOST_BYTES, end_with, restrict
 
 
 class IsolatedProcess:
-    """A process that runs a module in isolation, in a process group of its own.
+    """A process that runs a module or a program in isolation, in a process group of its own.
 
     Args:
-        module: ``compare.pipeline.isolated``.
+        module: ``compare.pipeline.isolated``, or the path of a program, whose child processes may use CUDA.
         words: its arguments.
         variables: environment variables beside those that building needs.
         noise: where what it prints to stderr goes.
+        out: where what it prints to stdout goes; None: a pipe.
+        mechanisms: of the isolation; None: all that work here.
     """
 
     def __init__(
-        self, module: str, words: Sequence[str], variables: Mapping[str, str], noise: IO[bytes] | None = None
+        self,
+        module: str,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        noise: IO[bytes] | None = None,
+        *,
+        out: IO[bytes] | None = None,
+        mechanisms: isolation.Isolation | None = None,
     ) -> None:
         self.private = isolation.private_folder()
         theirs, self._lifeline = os.pipe()
-        order = {"lifeline": theirs, "private": str(self.private), "isolation": vars(isolation.found())}
+        used = vars(mechanisms or isolation.found())
+        order = {"lifeline": theirs, "private": str(self.private), "isolation": used}
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, module, json.dumps(order), *words],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=out or subprocess.PIPE,
             stderr=noise,
             cwd=ROOT,
             env={**kept_variables(), **variables},
@@ -55,13 +65,16 @@ class IsolatedProcess:
 
 
 def main(module: str, order: str, *words: str) -> None:
-    """Isolate this process, and run the module."""
+    """Isolate this process, and run the module or program."""
     told = json.loads(order)
     lifeline = int(told["lifeline"])
     end_with(lifeline)
     restrict(None if isolation.has_gpu() else HOST_BYTES)
     found = isolation.Isolation(**told["isolation"])
-    isolation.enter(found, Path(told["private"]), lifeline, gpu=False)
+    is_program = Path(module).is_absolute()
+    isolation.enter(found, Path(told["private"]), lifeline, gpu=False, children=is_program)
+    if is_program:
+        os.execv(module, [module, *words])
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -24,11 +24,11 @@ from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import settle_vector_math
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.model.op import Case, Implementation, Op, UsageError
-from compare.model.result import HARD_INPUTS, OTHER_SIZES, Agreement, Finding, Tuning
+from compare.model.result import HARD_INPUTS, OTHER_SIZES, THREAD_ORDERS, Agreement, Finding, Tuning
 from compare.tuning import cache
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers, WorkerStage
-from compare.worker.hard_inputs import check_hard_inputs
+from compare.worker.hard_inputs import check_hard_inputs, check_thread_orders
 from compare.worker.parallel import cores, run_parallel
 from compare.worker.pool import WorkerPool
 from compare.worker.process import Ended, Raised, Worker
@@ -69,7 +69,8 @@ class Checking:
     Args:
         pool: the workers.
         seeds: of the inputs, by label.
-        more: findings on users' implementations beside those of the case: ``other sizes``, ``hard inputs``.
+        more: findings on users' implementations beside those of the case: ``other sizes``, ``hard inputs``,
+            ``thread orders``.
         retune: search again for configurations that an earlier run found.
     """
 
@@ -183,6 +184,8 @@ class Checking:
             clock("hard inputs in")
         if impl.user_file and agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
+        if impl.user_file and agreement.passed and THREAD_ORDERS in self._more and impl.route == "cupy":
+            agreement = self._in_thread_orders(impl, worker, agreement)
         outcome.agreement = agreement
         if not worker.alive:  # a hard input ended it
             return
@@ -217,6 +220,13 @@ class Checking:
         with self._hard:
             result = check_hard_inputs(self._op, impl, self._case, worker, theirs, budget_s)
         finding = result.finding(self._op)
+        findings = (*agreement.findings, finding)
+        return replace(agreement, passed=finding.passed, findings=findings, mismatch=result.mismatch)
+
+    def _in_thread_orders(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
+        """``agreement`` with one more finding: on memory accesses and other thread orders."""
+        result = check_thread_orders(self._op, impl, self._case, worker)
+        finding = Finding(THREAD_ORDERS, not result.failed, result.problem)
         findings = (*agreement.findings, finding)
         return replace(agreement, passed=finding.passed, findings=findings, mismatch=result.mismatch)
 

@@ -9,7 +9,15 @@ import torch
 from compare import registry
 from compare.checking.probes import Probe, with_one_element_changed
 from compare.model.op import Invariant
-from compare.model.result import CONDUCT, HARD_INPUTS, OTHER_SIZES, OWN_WORK, Finding
+from compare.model.result import (
+    CONDUCT,
+    HARD_INPUTS,
+    OTHER_SIZES,
+    OWN_WORK,
+    SANITIZER,
+    THREAD_ORDERS,
+    Finding,
+)
 from mutants import checked
 
 
@@ -41,12 +49,32 @@ def test_findings_say_what_was_looked_at(device: torch.device) -> None:
     )
     assert Finding("guard zones", True, "around the output") in agreement.findings
     names = [finding.name for finding in agreement.findings]
-    # A worker's check has two more of these.
-    assert {*CONDUCT} - {OWN_WORK, OTHER_SIZES, HARD_INPUTS} <= {*names}
+    # A worker's check has more of these.
+    assert {*CONDUCT} - {OWN_WORK, OTHER_SIZES, HARD_INPUTS, THREAD_ORDERS, SANITIZER} <= {*names}
     assert names == [
         *("output", "inputs unchanged", "guard zones", "output is fresh", "all written"),
-        *("values", "NaN and infinity", "rows sum to 1"),
+        *("values", "NaN and infinity", "rows sum to 1", "repeatable"),
     ]
+
+
+def test_two_runs_on_equal_inputs_differ_within_the_tolerance_only(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+
+    def reason(error: float) -> str:
+        calls: list[int] = []
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            calls.append(len(calls))
+            output = torch.empty_like(x).copy_(torch.softmax(x, 1))
+            output[0, 0] *= 1 + error * (len(calls) > 1)  # not in the first call
+            return output
+
+        return checked(op, op.cases.smoke[0], device, run, seeds=(0,)).reason
+
+    assert reason(0.0) == reason(2e-7) == ""
+    assert reason(1.0).endswith(
+        "repeatable: seed 0: 0 and 1 elements are wrong in two runs on equal inputs: a race?"
+    )
 
 
 def test_no_cache_of_a_part_survives_a_changed_element() -> None:

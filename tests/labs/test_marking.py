@@ -16,7 +16,7 @@ from compare.labs import marking
 from compare.labs.marking import Marks, Part, best, correctness, speeds
 from compare.labs.running import Run
 from compare.labs.work import read_folder
-from compare.model.result import Finding, Mismatch, Row, Status
+from compare.model.result import NOT_SANITIZED, Finding, Mismatch, Row, Status
 from loops import for_each
 
 SMALL, ODD, BIG = "M=4,N=8,fp32", "M=4,N=9,fp32", made_up.CASE
@@ -104,6 +104,26 @@ def test_everything_right(graded: Graded) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("line", "device", "sanitized"),
+    [("", "cuda", 0), ("sanitize = true", "cpu", 0), ("sanitize = true", "cuda", 1)],
+)
+def test_a_lab_asks_for_compute_sanitizer(
+    graded: Graded, submission: Path, line: str, device: str, sanitized: bool
+) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    rubric.write_text(f"{line}\n{LAB}")
+    asked: list[bool] = []
+
+    def ran(*given: Any) -> Run:
+        asked.append("--sanitize" in [word for words in given if isinstance(words, list) for word in words])
+        return rows(BASELINE, MINE)(*given)
+
+    graded(ran, device)
+    assert asked[0] == sanitized
+    assert sum(asked) == sanitized  # not where speed is measured
+
+
 WRONG = replace(
     MINE,
     status="disagrees",
@@ -132,6 +152,7 @@ def failed(reason: str, status: Status = "failed") -> tuple[Row, Row]:
         (failed("not written yet: step 1", "unavailable"), "not started", "step 1"),
         (failed("multiples of 64 only", "unavailable"), "wrong", "multiples"),
         (failed("needs sm_90, this is sm_75", "unavailable"), "left out", "sm_90"),
+        (failed(f"{NOT_SANITIZED}: no device"), "machine", "no device"),
         # the reference failed too
         ((FAULTY, replace(MINE, status="failed", reason="x")), "machine", "CUDA error"),
         ((BASELINE,), "error", "registers no implementation"),

@@ -22,6 +22,42 @@ def test_a_row_comes_back() -> None:
     assert (row.label, row.status) == ("triton.onepass", "ok")
 
 
+RACY = '''
+import numpy as np, torch
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+SOURCE = r"""
+extern "C" __global__ void add(const float* x, const float* y, float* z, int n) {
+    __shared__ float s[64];
+    int i = threadIdx.x;
+    if (i < n) s[i] = x[i];
+    %s
+    if (0 < i && i <= n) z[i - 1] = s[i - 1] + y[i - 1];  // right where threads run one after another
+}
+"""
+
+@implementation("vector_add", "cupy.mine", level="naive")
+def mine(x, y):
+    z = torch.empty_like(x)
+    pointers = x.data_ptr(), y.data_ptr(), z.data_ptr()
+    kernel(SOURCE, "add", x.device)((1,), (64,), (*pointers, np.int32(x.numel())))
+    return z
+'''
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("barrier", "status"), [("__syncthreads();", "ok"), ("", "disagrees")])
+def test_a_missing_barrier_is_wrong_on_the_labs_own_cases(barrier: str, status: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(RACY % barrier)
+    done = run("vector_add", ["N=50,fp32"], ["cupy.mine"], "cpu", 60.0, file)
+    row = done.row("N=50,fp32", "cupy.mine")
+    assert row is not None, done.error
+    assert row.status == status, row.reason
+    assert ("thread orders: add: " in row.reason) == (not barrier)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), subprocess.TimeoutExpired("compare", 1.0)])
 def test_after_an_interrupt_or_the_limit_no_process_is_left(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
