@@ -42,7 +42,7 @@ def for_host(text: str) -> str:
     within a function, else at the start of each later function that names the buffer.  g++ takes
     ``alignas`` only before other specifiers.
     """
-    code = _blanked(text)
+    code = code_only(text)
     functions = list(_functions(code))
     edits: list[tuple[int, int, str]] = []
     for found in _DYNAMIC.finditer(code):
@@ -66,7 +66,7 @@ def for_host(text: str) -> str:
     return text
 
 
-def _blanked(text: str) -> str:
+def code_only(text: str) -> str:
     """``text`` with blanks for all that is no code, so that offsets stay."""
     return _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
@@ -175,6 +175,7 @@ _HOST_HEADER = re.compile(
     r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"]"
     r"((?:torch|ATen|c10|pybind11|cub|thrust)/[^>\"]*|iostream|vector|Python\.h)[>\"]"
 )
+_LAUNCH_LINE = re.compile(r"(?m)^[ \t]*//[ \t]*compare\b[^:\n]*:")
 _LIBRARIES = ("cub/", "thrust/")
 
 
@@ -183,7 +184,7 @@ def advice(text: str) -> str:
 
     NVRTC and the CPU build take device code only: they launch kernels from Python.
     """
-    code = _blanked(text)
+    code = code_only(text)
     headers = [*_HOST_HEADER.finditer(text)]
     lines = {_line_of(text, header.start()) for header in headers}
     for head, body, stop in _functions(code):
@@ -199,6 +200,8 @@ def advice(text: str) -> str:
     library = next((header[1] for header in headers if header[1].startswith(_LIBRARIES)), None)
     if library is not None:
         return f"{what}: {library} is not available here; write the reduction or scan out, with shuffles"
+    if _LAUNCH_LINE.search(text):
+        return f"{what}; the line // compare: ... launches the kernel"
     call = 'kernel(SOURCE, "NAME", x.device)((grid,), (block,), (...))'
     if launch := _LAUNCH.search(code):
         call = _in_python(text, launch)
@@ -223,12 +226,12 @@ def _ranges(numbers: Collection[int]) -> str:
 
 def _in_python(text: str, launch: re.Match[str]) -> str:
     """The launch ``add<<<(n + 255) / 256, 256>>>(a, b, c, n)`` as a call in Python."""
-    sizes = _split(launch["sizes"])
+    sizes = split(launch["sizes"])
     grid, block = (_dim(size) for size in (*sizes, "1", "1")[:2])
     kinds = [kind for kind, _ in parameters_of(text, launch["kernel"])]
     words = [
         re.sub(r"\.(?:mutable_|const_)?data_ptr\s*(?:<[^<>]*>)?\s*\(\)", "", word)
-        for word in _split(launch["arguments"])
+        for word in split(launch["arguments"])
     ]
     passed = [
         _passed(word, kind) for word, kind in itertools.zip_longest(words, kinds[: len(words)], fillvalue="")
@@ -254,7 +257,7 @@ _NUMPY = {"float": "float32", "double": "float64", "size_t": "uint64", "int64_t"
 
 def _dim(size: str) -> str:
     triple = re.fullmatch(r"dim3\s*\((.*)\)", size, re.DOTALL)
-    sizes = _split(triple[1]) if triple else [size]
+    sizes = split(triple[1]) if triple else [size]
     return _tuple([_divided(size) for size in sizes])
 
 
@@ -262,7 +265,7 @@ def _divided(size: str) -> str:
     return re.sub(r"(?<!/)/(?!/)", "//", size)
 
 
-def _split(words: str) -> list[str]:
+def split(words: str) -> list[str]:
     """``words`` at the commas outside of brackets."""
     parts, depth = [""], 0
     for letter in words:
@@ -282,8 +285,8 @@ def parameters_of(text: str, kernel: str) -> list[tuple[str, str]]:
         kernel: its name, or the C++ expression of an instance: ``add<float>``.
     """
     name = re.escape(kernel.partition("<")[0].rpartition("::")[2].strip())
-    head = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", _blanked(text))
-    declared = _split(head[1]) if head else []
+    head = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", code_only(text))
+    declared = split(head[1]) if head else []
     pairs = (
         re.fullmatch(r"(.*?)(\w+)\s*(?:\[\s*\])?", each.partition("=")[0].strip(), re.DOTALL)
         for each in declared

@@ -77,7 +77,7 @@ def _verdict(comparison: Comparison, width: int) -> list[str]:
     words = ["INTERRUPTED: results so far."] if comparison.interrupted else []
     failures = summary.failures(comparison)
     for case, rows in failures[:_FAILURES]:
-        words += _failure(case, rows)
+        words += failure(case, rows)
     if rest := [row.label for _, rows in failures[_FAILURES:] for row in rows]:
         words.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
     verdict = [paragraph(text, width, hanging=_INDENT) for text in words]
@@ -85,7 +85,8 @@ def _verdict(comparison: Comparison, width: int) -> list[str]:
     return [*verdict, *(paragraph(text, width, hanging="  ") for text in summary.not_run(comparison))]
 
 
-def _failure(case: str, rows: Sequence[Row]) -> list[str]:
+def failure(case: str, rows: Sequence[Row]) -> list[str]:
+    """``WRONG  label on case: reason``, and the first mismatch."""
     reason = rows[0].reason
     if reason.startswith(f"{HARD_INPUTS}: "):  # names the case itself
         case, _, reason = reason.removeprefix(f"{HARD_INPUTS}: ").partition(": ")
