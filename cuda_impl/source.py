@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -15,6 +16,8 @@ _ERRORS = 5
 """Of a compiler's errors in the first line of a message; all of them are in its log."""
 _ERROR_LENGTH = 160
 _LINE_LENGTH = 60
+_NOT_USERS = (Path(sysconfig.get_path("stdlib")), KERNELS.parent.parent)
+"""Folders with modules of Python and of this project."""
 
 # --------------------------------------------------------------------------- for g++
 
@@ -154,13 +157,22 @@ def place(text: str, line: int) -> str:
 
 
 def _users_files() -> Iterator[Path]:
-    """The files that were given to ``--load`` or are run as a program, and the CUDA files beside them."""
-    for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.startswith("_loaded_"):
-            file = Path(getattr(module, "__file__", None) or "")
-            if file.is_file():
-                yield file
-                yield from sorted(file.parent.glob("*.cu*"))
+    """Modules that are neither Python's, a package's nor the project's, and the CUDA files beside them.
+
+    First those that were given to ``--load`` or are run as a program.
+    """
+
+    files = {name: Path(getattr(module, "__file__", None) or "") for name, module in sys.modules.items()}
+    given = [file for name, file in files.items() if name == "__main__" or name.startswith("_loaded_")]
+    others = [
+        file
+        for file in files.values()
+        if "site-packages" not in file.parts and not any(map(file.is_relative_to, _NOT_USERS))
+    ]
+    for file in dict.fromkeys((*given, *others)):
+        if file.is_file() and file.suffix in (".py", ".cu"):
+            yield file
+            yield from sorted(file.parent.glob("*.cu*"))
 
 
 # --------------------------------------------------------------------------- host code in a kernel's text
@@ -175,6 +187,8 @@ _HOST_HEADER = re.compile(
     r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"]"
     r"((?:torch|ATen|c10|pybind11|cub|thrust)/[^>\"]*|iostream|vector|Python\.h)[>\"]"
 )
+_FOR_PYTORCH = re.compile(r"(?ms)^[ \t]*#[ \t]*ifdef[ \t]+TORCH_EXTENSION_NAME\b.*?^[ \t]*#[ \t]*endif\b")
+"""Host code that no compiler here sees."""
 _LAUNCH_LINE = re.compile(r"(?m)^[ \t]*//[ \t]*compare\b[^:\n]*:")
 _LIBRARIES = ("cub/", "thrust/")
 
@@ -184,6 +198,7 @@ def advice(text: str) -> str:
 
     NVRTC and the CPU build take device code only: they launch kernels from Python.
     """
+    text = _FOR_PYTORCH.sub(lambda found: "\n" * found[0].count("\n"), text)
     code = code_only(text)
     headers = [*_HOST_HEADER.finditer(text)]
     lines = {_line_of(text, header.start()) for header in headers}

@@ -125,18 +125,9 @@ def test_wrong(check_op):
 @pytest.mark.thorough
 def test_the_fixture_is_a_plugin_that_costs_nothing_unused(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(USER_TESTS)
-    words = (
-        "-m",
-        "pytest",
-        "-W",
-        "error",
-        "-p",
-        "compare.pytest_plugin",
-        "-p",
-        "no:cacheprovider",
-        "test_mine.py",
-    )
-    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    plugins = ("-p", "compare.pytest_plugin", "-p", "no:cacheprovider")
+    words = (sys.executable, "-m", "pytest", "-W", "error", *plugins, "test_mine.py")
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     assert "AssertionError: WRONG  <lambda> on M=8,N=1024,fp32: " in done.stdout

@@ -38,7 +38,7 @@ def add_only(add: Callable[..., Any], more: str = "") -> None:
 
 
 def add_load(add: Callable[..., Any]) -> None:
-    add_repeatable(add, "--load", "FILE", "a Python file with implementations or an op of your own")
+    add_repeatable(add, "--load", "FILE", "a Python or .cu file with implementations or an op of your own")
 
 
 def add_device(add: Callable[..., Any]) -> None:

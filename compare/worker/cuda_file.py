@@ -53,6 +53,11 @@ _CPP_TYPES = {
     torch.int64: ("long long", "long", "int64_t"),
 }
 """What a pointer to elements of a dtype points to in C++; the first is what ``dtype`` stands for."""
+_HEADERS = {
+    torch.float16: "cuda_fp16.h",
+    torch.bfloat16: "cuda_bf16.h",
+    torch.float8_e4m3fn: "cuda_fp8.h",
+}
 _DTYPES = {name: dtype for dtype, names in _CPP_TYPES.items() for name in names}
 _ARITHMETIC = (
     *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod, ast.UnaryOp, ast.USub),
@@ -61,7 +66,7 @@ _ARITHMETIC = (
 
 
 @dataclass(frozen=True)
-class KernelLaunch:
+class LaunchLine:
     """A kernel of a CUDA file, and how its ``// compare:`` line launches it."""
 
     file: Path
@@ -138,6 +143,9 @@ class KernelLaunch:
     def _launch(
         self, first: torch.Tensor, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]
     ) -> None:
+        header = _HEADERS.get(first.dtype, "")
+        if "dtype" in self.template and header not in self.text:
+            raise NotImplementedError(f"{self.where}: of {first.dtype} it needs #include <{header}>")
         template = [_CPP_TYPES[first.dtype][0] if word == "dtype" else word for word in self.template]
         grid, block, shared = (
             tuple(int(self._value(size, values, tensors)) for size in self.sizes[word])
@@ -187,7 +195,7 @@ class KernelLaunch:
             raise NotImplementedError(f"{self.where}: {expression} divides by 0 here") from None
 
 
-def launches(file: Path, text: str, op: str) -> list[KernelLaunch]:
+def launches(file: Path, text: str, op: str) -> list[LaunchLine]:
     """The rows of a CUDA file, in its order.
 
     Args:
@@ -208,7 +216,7 @@ def launches(file: Path, text: str, op: str) -> list[KernelLaunch]:
     return found
 
 
-def _launch_of(file: Path, text: str, line: int, op: str, words: str) -> KernelLaunch:
+def _launch_of(file: Path, text: str, line: int, op: str, words: str) -> LaunchLine:
     head, *rest = _WORDS.split(words)
     call = _CALL.fullmatch(head)
     clauses = {word: split(value) for word, value in zip(rest[::2], rest[1::2], strict=True)}
@@ -233,7 +241,7 @@ def _launch_of(file: Path, text: str, line: int, op: str, words: str) -> KernelL
     for each in (*arguments, *(one for word in sizes.values() for one in word)):
         _parsed(each)
     declared = registry.implementation(op, f"cupy.{name}", level=level)
-    return KernelLaunch(file, text, line, op, kernel, template, arguments, sizes, declared)
+    return LaunchLine(file, text, line, op, kernel, template, arguments, sizes, declared)
 
 
 def _kernels(text: str) -> list[str]:

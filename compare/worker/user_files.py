@@ -24,7 +24,7 @@ from compare.code_size.sources import USER_FILE_BYTES
 from compare.model.op import Implementation, UsageError
 from compare.sandbox.words import printable
 from compare.worker import cuda_file
-from compare.worker.cuda_file import KernelLaunch
+from compare.worker.cuda_file import LaunchLine
 
 _MOST_LINES = 10_000
 """The lexer of ``--html`` takes a time that grows faster than a file."""
@@ -96,7 +96,7 @@ class _Decorated:
     declared: registry.implementation
     run: registry.RunFunction
     line: int
-    launch: KernelLaunch | None = None
+    launch: LaunchLine | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,11 @@ from compare.code_size.count import CountedKernel, Launched, code_size
 from compare.model.op import UsageError
 from compare.model.result import Options
 from compare.worker import user_files
+from cuda_impl.source import advice
 from loaded_files import SMALL, rows_of
 from loops import for_each
 
-pytestmark = pytest.mark.usefixtures("own_registry")
+pytestmark = pytest.mark.usefixtures("imported", "own_registry")
 
 ADD = """// compare: add(x, y, z, N) grid (N + 63) / 64 block 64
 __global__ void add(const float* x, const float* y, float* z, int n) {
@@ -26,6 +29,7 @@ __global__ void add(const float* x, const float* y, float* z, int n) {
 }
 """
 SOFTMAX = """
+#include <cuda_fp16.h>
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void softmax(const T* __restrict__ x, T* y, long row, long step, int N)
 {
@@ -63,6 +67,13 @@ __global__ void norm(const float* x, const float* weight, const float* bias, flo
 """
 
 
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """The project's own rows are registered before a test's registry, which is put back after it."""
+    for op in ("softmax", "reduce_sum", "layer_norm"):
+        registry.implementations(op)
+
+
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -84,6 +95,14 @@ def test_a_line_launches_a_kernel(
     registry.load(str(written(tmp_path / "mine.cu", text)), op)
     (impl,) = registry.implementations(op, [label])
     assert check(op, impl.run, device=device, hard_inputs=op in ("vector_add", "softmax")).passed
+
+
+def test_dtype_in_a_template_needs_its_header(tmp_path: Path, device: torch.device) -> None:
+    registry.load(str(written(tmp_path / "mine.cu", SOFTMAX)), "softmax")
+    (impl,) = registry.implementations("softmax", ["cupy.wide"])
+    assert check("softmax", impl.run, cases=["M=4,N=5,fp16"], hard_inputs=False, device=device).passed
+    with pytest.raises(NotImplementedError, match=r"needs #include <cuda_bf16.h>"):
+        check("softmax", impl.run, cases=["M=4,N=5,bf16"], device=device)
 
 
 def test_a_kernel_of_another_dtype_is_not_supported(tmp_path: Path, device: torch.device) -> None:
@@ -157,3 +176,19 @@ def test_a_worker_runs_it(old: str, new: str, says: str, tmp_path: Path) -> None
         row = rows_of(run.run(registry.get_op("vector_add"), options, results=tmp_path))["cupy.add"]
     assert (row.status == "ok") == (not says), row.reason
     assert says in row.reason
+
+
+def test_the_pasted_file_of_the_page_is_a_row_after_its_diff(tmp_path: Path, device: torch.device) -> None:
+    page = (registry.ROOT / "docs" / "your-own-kernel.md").read_text()
+    pasted, diff = (re.search(rf"(?ms)^```{kind}\n(.*?)^```$", page) for kind in ("cuda", "diff"))
+    assert pasted
+    assert diff
+    file = written(tmp_path / "my.cu", pasted[1])
+    with pytest.raises(UsageError, match=re.escape("// compare: softmax_kernel(x, y, N) grid M block 256")):
+        user_files.load([str(file)], "softmax")
+    patch = f"--- a/my.cu\n+++ b/my.cu\n{diff[1]}"
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch, text=True, check=True)
+    registry.load(str(file), "softmax")
+    (impl,) = registry.implementations("softmax", ["cupy.softmax_kernel"])
+    assert check("softmax", impl.run, device=device).passed
+    assert advice(file.read_text()) == ""
