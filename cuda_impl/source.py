@@ -162,7 +162,8 @@ def _users_files() -> Iterator[Path]:
     First those that were given to ``--load`` or are run as a program.
     """
 
-    files = {name: Path(getattr(module, "__file__", None) or "") for name, module in sys.modules.items()}
+    modules = list(sys.modules.items())  # to look at a lazy module imports it
+    files = {name: Path(getattr(module, "__file__", None) or "") for name, module in modules}
     given = [file for name, file in files.items() if name == "__main__" or name.startswith("_loaded_")]
     others = [
         file
