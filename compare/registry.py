@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel")
 
+CUDA_FILES = "compare.worker.cuda_file"
+"""The module that reads a user's CUDA file; imported for one only, as it needs PyTorch."""
+NO_KNOWN_FILE = "neither a Python nor a CUDA file (its name must end in .py or .cu)"
+
 _SHAPE = r"\w+\[[^\[\]]*\]"
 _OF_USERS = ("torch", "triton", "cupy")
 """Routes that a user's file may take; C++ host code and what calls a library are files of the project's."""
@@ -271,15 +275,15 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
         only: glob patterns over labels, any of which lets an implementation pass.
 
     Raises:
-        UsageError: a pattern matches nothing.
+        UsageError: no pattern matches anything.
     """
     _import_implementations(op)
     order = ("torch", "triton", *ROUTES, LIBRARY)
     found = sorted(_implementations.get(op, {}).values(), key=lambda impl: order.index(impl.route))
-    for pattern in only:
-        if not any(fnmatch.fnmatchcase(impl.label, pattern) for impl in found):
-            raise UsageError(unknown(f"implementation of {op}", pattern, [impl.label for impl in found]))
-    return [impl for impl in found if is_among(impl.label, only)]
+    among = [impl for impl in found if is_among(impl.label, only)]
+    if only and not among:
+        raise UsageError(unknown(f"implementation of {op}", only[0], [impl.label for impl in found]))
+    return among
 
 
 @functools.cache
@@ -351,8 +355,12 @@ def refused(label: str, *, prepares: bool) -> str:
     return ""
 
 
-def load(path: str) -> Loaded:
+def load(path: str, op: str = "") -> Loaded:
     """Import a user's file, which registers ops or implementations of its own.
+
+    Args:
+        path: a Python file, or a CUDA file with lines of the form ``// compare: ...``.
+        op: the one that is compared, for a CUDA file that names none.
 
     Raises:
         UsageError: there is none, it raises, or it registers nothing.
@@ -361,9 +369,10 @@ def load(path: str) -> Loaded:
     if not file.is_file():
         raise UsageError(f"--load {path}: there is no such file")
     name = f"_loaded_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = importlib.import_module(CUDA_FILES).CudaFile(op) if file.suffix == ".cu" else None
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     if spec is None or spec.loader is None:
-        raise UsageError(f"--load {path}: not a Python file (its name must end in .py)")
+        raise UsageError(f"--load {path}: {NO_KNOWN_FILE}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # triton.jit and inspect look a function's module up by name
     known = {op: dict(labels) for op, labels in _implementations.items()}

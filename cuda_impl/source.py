@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -15,6 +16,8 @@ _ERRORS = 5
 """Of a compiler's errors in the first line of a message; all of them are in its log."""
 _ERROR_LENGTH = 160
 _LINE_LENGTH = 60
+_NOT_USERS = (Path(sysconfig.get_path("stdlib")), KERNELS.parent.parent)
+"""Folders with modules of Python and of this project."""
 
 # --------------------------------------------------------------------------- for g++
 
@@ -42,7 +45,7 @@ def for_host(text: str) -> str:
     within a function, else at the start of each later function that names the buffer.  g++ takes
     ``alignas`` only before other specifiers.
     """
-    code = _blanked(text)
+    code = code_only(text)
     functions = list(_functions(code))
     edits: list[tuple[int, int, str]] = []
     for found in _DYNAMIC.finditer(code):
@@ -66,7 +69,7 @@ def for_host(text: str) -> str:
     return text
 
 
-def _blanked(text: str) -> str:
+def code_only(text: str) -> str:
     """``text`` with blanks for all that is no code, so that offsets stay."""
     return _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
@@ -154,13 +157,23 @@ def place(text: str, line: int) -> str:
 
 
 def _users_files() -> Iterator[Path]:
-    """The files that were given to ``--load`` or are run as a program, and the CUDA files beside them."""
-    for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.startswith("_loaded_"):
-            file = Path(getattr(module, "__file__", None) or "")
-            if file.is_file():
-                yield file
-                yield from sorted(file.parent.glob("*.cu*"))
+    """Modules that are neither Python's, a package's nor the project's, and the CUDA files beside them.
+
+    First those that were given to ``--load`` or are run as a program.
+    """
+
+    modules = list(sys.modules.items())  # to look at a lazy module imports it
+    files = {name: Path(getattr(module, "__file__", None) or "") for name, module in modules}
+    given = [file for name, file in files.items() if name == "__main__" or name.startswith("_loaded_")]
+    others = [
+        file
+        for file in files.values()
+        if "site-packages" not in file.parts and not any(map(file.is_relative_to, _NOT_USERS))
+    ]
+    for file in dict.fromkeys((*given, *others)):
+        if file.is_file() and file.suffix in (".py", ".cu"):
+            yield file
+            yield from sorted(file.parent.glob("*.cu*"))
 
 
 # --------------------------------------------------------------------------- host code in a kernel's text
@@ -175,6 +188,9 @@ _HOST_HEADER = re.compile(
     r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"]"
     r"((?:torch|ATen|c10|pybind11|cub|thrust)/[^>\"]*|iostream|vector|Python\.h)[>\"]"
 )
+_FOR_PYTORCH = re.compile(r"(?ms)^[ \t]*#[ \t]*ifdef[ \t]+TORCH_EXTENSION_NAME\b.*?^[ \t]*#[ \t]*endif\b")
+"""Host code that no compiler here sees."""
+_LAUNCH_LINE = re.compile(r"(?m)^[ \t]*//[ \t]*compare\b[^:\n]*:")
 _LIBRARIES = ("cub/", "thrust/")
 
 
@@ -183,7 +199,8 @@ def advice(text: str) -> str:
 
     NVRTC and the CPU build take device code only: they launch kernels from Python.
     """
-    code = _blanked(text)
+    text = _FOR_PYTORCH.sub(lambda found: "\n" * found[0].count("\n"), text)
+    code = code_only(text)
     headers = [*_HOST_HEADER.finditer(text)]
     lines = {_line_of(text, header.start()) for header in headers}
     for head, body, stop in _functions(code):
@@ -199,6 +216,8 @@ def advice(text: str) -> str:
     library = next((header[1] for header in headers if header[1].startswith(_LIBRARIES)), None)
     if library is not None:
         return f"{what}: {library} is not available here; write the reduction or scan out, with shuffles"
+    if _LAUNCH_LINE.search(text):
+        return f"{what}; the line // compare: ... launches the kernel"
     call = 'kernel(SOURCE, "NAME", x.device)((grid,), (block,), (...))'
     if launch := _LAUNCH.search(code):
         call = _in_python(text, launch)
@@ -223,12 +242,12 @@ def _ranges(numbers: Collection[int]) -> str:
 
 def _in_python(text: str, launch: re.Match[str]) -> str:
     """The launch ``add<<<(n + 255) / 256, 256>>>(a, b, c, n)`` as a call in Python."""
-    sizes = _split(launch["sizes"])
+    sizes = split(launch["sizes"])
     grid, block = (_dim(size) for size in (*sizes, "1", "1")[:2])
     kinds = [kind for kind, _ in parameters_of(text, launch["kernel"])]
     words = [
         re.sub(r"\.(?:mutable_|const_)?data_ptr\s*(?:<[^<>]*>)?\s*\(\)", "", word)
-        for word in _split(launch["arguments"])
+        for word in split(launch["arguments"])
     ]
     passed = [
         _passed(word, kind) for word, kind in itertools.zip_longest(words, kinds[: len(words)], fillvalue="")
@@ -254,7 +273,7 @@ _NUMPY = {"float": "float32", "double": "float64", "size_t": "uint64", "int64_t"
 
 def _dim(size: str) -> str:
     triple = re.fullmatch(r"dim3\s*\((.*)\)", size, re.DOTALL)
-    sizes = _split(triple[1]) if triple else [size]
+    sizes = split(triple[1]) if triple else [size]
     return _tuple([_divided(size) for size in sizes])
 
 
@@ -262,7 +281,7 @@ def _divided(size: str) -> str:
     return re.sub(r"(?<!/)/(?!/)", "//", size)
 
 
-def _split(words: str) -> list[str]:
+def split(words: str) -> list[str]:
     """``words`` at the commas outside of brackets."""
     parts, depth = [""], 0
     for letter in words:
@@ -282,8 +301,8 @@ def parameters_of(text: str, kernel: str) -> list[tuple[str, str]]:
         kernel: its name, or the C++ expression of an instance: ``add<float>``.
     """
     name = re.escape(kernel.partition("<")[0].rpartition("::")[2].strip())
-    head = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", _blanked(text))
-    declared = _split(head[1]) if head else []
+    head = re.search(rf"__global__[^;{{}}]*?\b{name}\s*\(([^{{;]*?)\)\s*\{{", code_only(text))
+    declared = split(head[1]) if head else []
     pairs = (
         re.fullmatch(r"(.*?)(\w+)\s*(?:\[\s*\])?", each.partition("=")[0].strip(), re.DOTALL)
         for each in declared

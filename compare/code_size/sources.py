@@ -71,7 +71,8 @@ def own_sources(impl: Implementation) -> list[Path]:
     if impl.route in ("pybind", LIBRARY):
         found = with_includes(cpp_file(impl))
     else:
-        found = _with_imports(Path(code_of(impl.run).co_filename))
+        file = Path(code_of(impl.run).co_filename)
+        found = with_includes(file) if file.suffix == ".cu" else _with_imports(file)
         if impl.route == "cupy":
             # Its kernels are in the files of the ops that it names.
             named = {text for path in found for text in module_of(path).strings}

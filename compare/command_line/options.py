@@ -38,7 +38,7 @@ def add_only(add: Callable[..., Any], more: str = "") -> None:
 
 
 def add_load(add: Callable[..., Any]) -> None:
-    add_repeatable(add, "--load", "FILE", "a Python file with implementations or an op of your own")
+    add_repeatable(add, "--load", "FILE", "a Python or .cu file with implementations or an op of your own")
 
 
 def add_device(add: Callable[..., Any]) -> None:
@@ -157,7 +157,7 @@ def load(files: Sequence[str], op: str | None = None, *, trusted: bool = True) -
 
 
 def select(names: Iterable[str], only: Sequence[str]) -> list[Op]:
-    """The ops that have an implementation of ``--only``; a `UsageError` if none has."""
+    """The ops that have an implementation of ``--only``, as by `check_only`; a `UsageError` if none has."""
     errors = []
     selected = []
     for op in map(registry.get_op, names):
@@ -168,4 +168,19 @@ def select(names: Iterable[str], only: Sequence[str]) -> list[Op]:
             errors.append(error)
     if not selected:
         raise errors[0]
+    check_only(only, [impl.label for op in selected for impl in registry.implementations(op.name)])
     return selected
+
+
+def check_only(only: Sequence[str], labels: Iterable[str], what: str = "implementation") -> None:
+    """Warn on stderr of each pattern of ``--only`` that matches no label; a `UsageError` if none matches."""
+    labels = list(dict.fromkeys(labels))
+    unmatched = [
+        pattern for pattern in only if not any(registry.is_among(label, [pattern]) for label in labels)
+    ]
+    problems = [registry.unknown(what, pattern, labels) for pattern in unmatched]
+    if only and len(unmatched) == len(only):
+        raise UsageError(problems[0])
+    for problem in problems:
+        text = f"--only: {problem}; the other patterns are used"
+        print(f"python -m compare: {printable(text)}", file=sys.stderr)

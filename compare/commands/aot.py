@@ -65,6 +65,7 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
     impls = plan.candidates(op, arguments.only)
+    options.check_only(arguments.only, [impl.label for impl in registry.implementations(op.name)])
     if not impls:
         raise UsageError(
             f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "

@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not changes.changes:
         which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
         raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
+    labels = (row.label for run in (*old, *new) for case in run.cases for row in case.rows)
+    options.check_only(arguments.only, labels, "implementation in these files")
     outputs.beside(
         lambda: terminal.put(lambda width: differences.render(changes, width, every=arguments.all)),
         outputs.writes(

@@ -55,6 +55,8 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
     chart = survey(runs, arguments.ops, arguments.only)
+    labels = (row.label for run in runs for case in run.cases for row in case.rows)
+    options.check_only(arguments.only, labels, "implementation on record")
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
     writes = outputs.writes(
         arguments, chart, json=outputs.as_json, csv=maps.as_csv, markdown=maps.as_markdown

@@ -122,6 +122,8 @@ def _show(
     stage = opening.select(arguments.stage) if arguments.stage else ""
     of_op = result() if result else opening.open_op(request)
     opened = caches.with_entries(of_op.opened)
+    if not request.triton_only and opened:
+        options.check_only(arguments.only, [one.label for one in opened])
     dump = arguments.passes or bool(arguments.pass_name)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError("the passes that this Triton prints cannot be read here; please report it")

@@ -46,10 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     files = reading.files_of(arguments.records)
     renderers = outputs.renderers(arguments)
     every = _on_record(arguments.op, files)
-    labels = list(dict.fromkeys(row.label for one in every for case in one.cases for row in case.rows))
-    for pattern in arguments.only:
-        if not any(registry.is_among(label, [pattern]) for label in labels):
-            raise UsageError(registry.unknown("implementation on record", pattern, labels))
+    labels = [row.label for one in every for case in one.cases for row in case.rows]
+    options.check_only(arguments.only, labels, "implementation on record")
     comparisons = [shown for one in every if (shown := _chosen(one, arguments.case, arguments.only)).cases]
     if not comparisons:
         where = " or ".join(arguments.case)

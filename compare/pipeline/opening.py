@@ -53,7 +53,7 @@ def open_op(request: OpenRequest, begin: Begin = lambda step, many: None) -> Ope
         registry.implementations(request.op)  # the project's own come first
     for path in request.load:
         begin(f"loading {path}", False)
-        registry.load(path).check_has(request.op, path)
+        registry.load(path, request.op).check_has(request.op, path)
     op = registry.get_op(request.op)
     impls = registry.implementations(op.name, request.only)
     case = Case.parse(request.case, op) if request.case else op.cases.default

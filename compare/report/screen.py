@@ -80,7 +80,7 @@ def _verdict(comparison: Comparison, view: View, width: int) -> list[str]:
     failures = own + [each for each in failures if each not in own]
     most = max(_FAILURES, len(own))
     for case, rows in failures[:most]:
-        words += _failure(case, rows)
+        words += failure(case, rows)
     if rest := [row.label for _, rows in failures[most:] for row in rows]:
         words.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
     verdict = [paragraph(text, width, hanging=_INDENT) for text in words]
@@ -88,7 +88,8 @@ def _verdict(comparison: Comparison, view: View, width: int) -> list[str]:
     return [*verdict, *(paragraph(text, width, hanging="  ") for text in summary.not_run(comparison))]
 
 
-def _failure(case: str, rows: Sequence[Row]) -> list[str]:
+def failure(case: str, rows: Sequence[Row]) -> list[str]:
+    """``WRONG  label on case: reason``, and the first mismatch."""
     reason = rows[0].reason
     finding, _, detail = reason.partition(": ")
     if finding in (HARD_INPUTS, OTHER_SIZES):  # names the case itself

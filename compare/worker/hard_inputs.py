@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from compare.checking.check import CheckOptions, check
@@ -75,19 +76,39 @@ def check_hard_inputs(
         baseline: that of PyTorch's own, whose errors set the limits; None: their floors remain.
         budget_s: time in seconds; what is left then is not tried.
     """
-    result, end_s = HardInputs(), time.monotonic() + budget_s
-    small = [case for case in (asked, *op.cases.smoke) if is_small(op, case)]
+    result = each_hard_input(
+        op, [asked], lambda case: _checked(op, impl, case, worker, baseline), time.monotonic() + budget_s
+    )
+    if impl.route == "cupy" and worker.device.type == "cpu" and not result.failed:
+        _instrumented(op, impl, worker, result)
+    return result
+
+
+def each_hard_input(
+    op: Op, asked: Collection[Case], check_case: Callable[[Case], Agreement], end_s: float
+) -> HardInputs:
+    """What came of the hard cases of an op, and of the variants of the first small case asked for.
+
+    Args:
+        op: whose cases.
+        asked: the cases that were asked for, which are not checked again.
+        check_case: the agreement on one case; raises as `_checked`.
+        end_s: the monotonic time in seconds; cases that are left then are not tried.
+    """
+    result = HardInputs()
+    small = [case for case in (*asked, *op.cases.smoke) if is_small(op, case)]
+    dtypes = {case.dtype for case in asked}
     for case in dict.fromkeys((*variants(op, small[0]), *hard_cases(op))):
-        if case == asked:
+        if case in asked:
             continue
         if time.monotonic() > end_s:
             break
         try:
-            agreement = _checked(op, impl, case, worker, baseline)
+            agreement = check_case(case)
         except (NotImplementedError, UsageError, MemoryError):
             result.unsupported.append(case)
         except Raised as error:
-            refuses = error.name in ("TypeError", "ValueError") and case.dtype != asked.dtype
+            refuses = error.name in ("TypeError", "ValueError") and case.dtype not in dtypes
             if refuses or 0 in case.shape:  # another dtype, or no elements: an error is no wrong output
                 result.unsupported.append(case)
             else:
@@ -100,8 +121,6 @@ def check_hard_inputs(
                 result.passed.append(case)
             else:
                 result.fail(case, _problem(agreement), agreement.mismatch)
-    if impl.route == "cupy" and worker.device.type == "cpu" and not result.failed:
-        _instrumented(op, impl, worker, result)
     return result
 
 

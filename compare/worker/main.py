@@ -163,7 +163,7 @@ class Handlers:
             case messages.Connect():
                 return self._connect()
             case messages.Load():
-                self._load(request.files)
+                self._load(request.files, request.op)
             case messages.Choose():
                 self._choose(request)
             case messages.LimitMemory():
@@ -236,10 +236,10 @@ class Handlers:
             torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    def _load(self, files: Sequence[str]) -> None:
+    def _load(self, files: Sequence[str], op: str) -> None:
         with self._recorder.allocating() if self._recorder else nullcontext():
             for file in files:
-                registry.load(file)
+                registry.load(file, op)
 
     def _choose(self, request: messages.Choose) -> None:
         label, parameters = request.label, request.parameters

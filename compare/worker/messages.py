@@ -89,6 +89,8 @@ class Load(WorkerRequest[None], frozen=True):
     """Load users' files."""
 
     files: tuple[str, ...]
+    op: str
+    """The one that is compared."""
 
 
 class Choose(WorkerRequest[None], frozen=True):

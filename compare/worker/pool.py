@@ -155,7 +155,7 @@ def load(worker: Worker, op: Op, impl: Implementation) -> None:
         NotLoaded: its file raised, or does not register it.
     """
     try:
-        worker.ask(messages.Load(tuple(to_load(impl))), "loading its file")
+        worker.ask(messages.Load(tuple(to_load(impl)), op.name), "loading its file")
         choice = messages.Choose(op.name, impl.base or impl.label, dict(impl.parameters))
         worker.ask(choice, "finding it")
     except UsageError as error:

@@ -23,6 +23,8 @@ from compare.code_size.hashes import source_hash
 from compare.code_size.sources import USER_FILE_BYTES
 from compare.model.op import Implementation, UsageError
 from compare.sandbox.words import printable
+from compare.worker import cuda_file
+from compare.worker.cuda_file import LaunchLine
 
 _MOST_LINES = 10_000
 """The lexer of ``--html`` takes a time that grows faster than a file."""
@@ -49,7 +51,7 @@ def load(paths: Sequence[str], compared: str | None = None, *, trusted: bool = T
         UsageError: a file is none, cannot be read, or registers nothing new, nothing of the op to compare,
             what no op is for, or another's op.
     """
-    files = [_read(path) for path in paths]
+    files = [_read(path, compared or "") for path in paths]
     defined: dict[str, str] = {}
     for file in files:
         for op in file.ops:
@@ -89,11 +91,12 @@ def to_load(impl: Implementation) -> list[str]:
 
 @dataclass(frozen=True)
 class _Decorated:
-    """A function of a file, and its decorator."""
+    """A function of a file, and its decorator; of a CUDA file a kernel, and the line that launches it."""
 
     declared: registry.implementation
     run: registry.RunFunction
     line: int
+    launch: LaunchLine | None = None
 
 
 @dataclass(frozen=True)
@@ -118,26 +121,32 @@ def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]
         if compared in (None, row.declared.op):
             registry.implementations(row.declared.op)  # the project's own come first
             with _as_usage_error(file.path, row.line):
+                if row.launch is not None:
+                    row.launch.check(registry.get_op(row.launch.op))
                 impl = row.declared.register(row.run, where)
             yield impl
 
 
-def _read(path: str) -> _UserFile:
+def _read(path: str, compared: str) -> _UserFile:
     """Find what a file registers, without running it."""
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"--load {path}: there is no such file")
-    if file.suffix != ".py":
-        raise UsageError(f"--load {path}: not a Python file (its name must end in .py)")
+    if file.suffix not in (".py", ".cu"):
+        raise UsageError(f"--load {path}: {registry.NO_KNOWN_FILE}")
     if (size := file.stat().st_size) > USER_FILE_BYTES:
         raise UsageError(f"--load {path}: {size} bytes, and the most is {USER_FILE_BYTES}")
     text = file.read_bytes()
     if (lines := len(text.splitlines())) > _MOST_LINES:
         raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
-    with _as_usage_error(path), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # running the file shows them
-        nodes = [*ast.walk(ast.parse(text))]
-    ops, rows = tuple(_ops(path, nodes)), tuple(_rows(path, file, nodes))
+    ops: tuple[str, ...] = ()
+    if file.suffix == ".cu":
+        rows = tuple(_launches(path, file, text.decode(errors="replace"), compared))
+    else:
+        with _as_usage_error(path), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # running the file shows them
+            nodes = [*ast.walk(ast.parse(text))]
+        ops, rows = tuple(_ops(path, nodes)), tuple(_rows(path, file, nodes))
     if not ops and not rows:
         raise UsageError(registry.nothing_new(path))
     if len(rows) > _MOST_ROWS:
@@ -204,6 +213,14 @@ def _rows(path: str, file: Path, nodes: Sequence[ast.AST]) -> Iterator[_Decorate
             }
         line = min(decorator.lineno for decorator in function.decorator_list)
         yield _Decorated(declared, _stand_in(file, line, declared.label, defaults), call.lineno)
+
+
+def _launches(path: str, file: Path, text: str, compared: str) -> Iterator[_Decorated]:
+    """The kernels of a CUDA file that a line ``// compare: ...`` launches."""
+    with _as_usage_error(path):
+        for launch in cuda_file.launches(file, text, compared):
+            run = _stand_in(file, launch.line, launch.declared.label, {})
+            yield _Decorated(launch.declared, run, launch.line, launch)
 
 
 def _calls(nodes: Iterable[ast.AST], name: str) -> list[ast.Call]:

@@ -177,6 +177,18 @@ def test_a_cuda_file_beside_the_users_has_its_own_lines(users: types.ModuleType)
         build.host_kernel(text, "k")
 
 
+def test_a_module_that_the_users_file_imports_has_its_own_lines(
+    users: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\n__global__ void k(float* y) {\n    y[0] = missing;\n}\n"
+    helper = types.ModuleType("helper_of_mine")
+    helper.__file__ = str(Path(str(users.__file__)).with_name("helper_of_mine.py"))
+    Path(helper.__file__).write_text(f'SOURCE = r"""{text}"""\n')
+    monkeypatch.setitem(sys.modules, "helper_of_mine", helper)
+    with pytest.raises(build.BuildError, match=r"^k: g\+\+ failed: helper_of_mine\.py:3: "):
+        build.host_kernel(text, "k")
+
+
 def test_of_many_errors_five_are_shown_and_the_rest_counted() -> None:
     log = "".join(f"mine.py:{n}: error: identifier x{n} is undefined\n" for n in range(1, 9))
     shown = errors_in(log + log)
@@ -205,6 +217,7 @@ CALL = 'kernel(SOURCE, "add", a.device)(((n + 255) // 256,), (256,), (a.data_ptr
         (PASTED, ["Take out lines 4-6, and launch from Python", CALL]),
         ("#include <torch/extension.h>\n" + PASTED, ["Take out line 1 and lines 5-7", CALL]),
         ("#include <cub/cub.cuh>\n__global__ void k(float* x) {}", ["Take out line 1", "cub/cub.cuh is not"]),
+        ("// compare: add(a) grid 1 block 1\n" + PASTED, ["lines 5-7; the line // compare: ... launches"]),
         (PASTED.partition("void solve")[0], []),
     ],
 )

@@ -35,7 +35,9 @@ KINDS = {
 PLACES = {
     "tools.docs": ("command", 4.1),
     "compare.cli": ("command", 2.2),
+    "compare.pytest_plugin": ("command", 1.1),
     "compare.commands": ("command", 2.6),
+    "compare.api": ("command", 3.6),
     "compare.notebook": ("command", 1.1),
     "compare.pipeline": ("stage", 4.3),
     "compare.aot": ("stage", 2.4),
