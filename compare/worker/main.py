@@ -237,6 +237,10 @@ class Handlers:
         return time.perf_counter() - begin
 
     def _load(self, files: Sequence[str]) -> None:
+        if self._device.type == "cpu":
+            from triton_impl.recorded_device import answer_for_gpu
+
+            answer_for_gpu()
         with self._recorder.allocating() if self._recorder else nullcontext():
             for file in files:
                 registry.load(file)
@@ -318,13 +322,19 @@ class Handlers:
             for name, shared_output in self._outputs.items():
                 shared_output.copy_(called.outputs[name])
             self._synchronize()
+        notes: tuple[str, ...] = ()
+        if self.impl.way == "triton":
+            from triton_impl.notes import taken  # imports Triton, which takes a second
+
+            notes = taken()
         return messages.Called(
             called.problem,
             called.violations,
             called.guarded,
             called.shared,
-            called.borrowed,
+            dict(called.borrowed),
             called.launched,
+            notes,
         )
 
     @contextmanager
