@@ -71,11 +71,15 @@ def is_users(operator: Any) -> bool:
 def call_code_of(operator: Any, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call an operator's code for tensors of a kind of device: from within a dispatch mode, without it."""
     key = torch._C._parse_dispatch_key(torch._C._dispatch_key_for_device(kind))
+    assert key is not None
     return operator.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
 
 class _UsersOperators(TorchDispatchMode):
     """Has users' own operators run the code for a GPU on meta tensors, and not what says their shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
