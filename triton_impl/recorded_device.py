@@ -7,6 +7,7 @@ memory that ``kernel.warmup`` reports.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -130,3 +131,4 @@ def answer_for_gpu() -> None:
     torch.cuda.get_device_capability = lambda device=None: (_TORCHS.major, _TORCHS.minor)
     torch.cuda.get_device_name = lambda device=None: _TORCHS.name
     torch.cuda.current_device = lambda: 0
+    torch.cuda.device = lambda device=None: nullcontext()  # type: ignore[assignment, misc]

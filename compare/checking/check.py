@@ -104,7 +104,7 @@ class _Calls:
         called, again = self._call(probe)
         where = "around the output" if called.guarded else "none around the output"
         self._find(probe, "guard zones", "; ".join(called.violations) or None, where)
-        self.notes |= dict.fromkeys(called.notes)
+        self.notes |= dict.fromkeys(note for note in called.notes if not note.endswith(HELPED))
         if self.options.own_work:
             self._find(probe, "own work", self._not_its_own(probe, called))
         if called.outputs is None:

@@ -44,9 +44,7 @@ def raised_in(file: str, error: BaseException) -> tuple[str, str, str]:
     return name, text, f"{Path(file).name}:{line}" if line else ""
 
 
-_INSTEAD = (
-    "launch the kernel with cuda_impl.loader.kernel(text, name, x.device), which runs without a GPU too"
-)
+_INSTEAD = "launch CUDA text with cuda_impl.loader.kernel(text, name, x.device), which runs without a GPU too"
 _GPU_LIBRARIES = {
     "cupy": "cupy-cuda13x",
     "numba": "numba-cuda",
@@ -76,7 +74,8 @@ def instead_of(error: BaseException, *, gpu: bool) -> str:
         return f"load_inline and load need nvcc, ninja and CUDA_HOME: install the CUDA toolkit, or {_INSTEAD}"
     for library in () if gpu else _GPU_LIBRARIES:
         if raised_by == library or raised_by.startswith(f"{library}."):
-            return f"{library} needs a GPU: {_INSTEAD}"
+            tensors = "make tensors with device=x.device, and " if library == "torch.cuda" else ""
+            return f"{library} needs a GPU: {tensors}{_INSTEAD}"
     return ""
 
 

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from compare import registry
+from compare.capture import capture_call
 from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import Borrowed, GuardedMemory
 from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult
-from compare.model.op import Case, Implementation, case
+from compare.model.op import Case, CudaLaunch, Implementation, case
 from compare.model.result import KernelResources
 from compare.resources.kernels import helped
+from cuda_impl import loader
 from loops import for_each
 from mutants import baseline, failed
 
@@ -90,6 +92,24 @@ def test_an_operator_in_pytorchs_namespaces_is_not_ones_own() -> None:
     with guard:
         torch.ops.aten.own_work_add(torch.ones(3))
     assert guard.borrowed == {"aten::own_work_add": Borrowed(1, 3)}
+
+
+def test_launches_within_an_operator_of_ones_own_are_captured() -> None:
+    """Though it says what shapes it returns, which is all that PyTorch would run on meta tensors."""
+    source = 'extern "C" __global__ void f(float* x) {}'
+
+    def launching(x: torch.Tensor) -> torch.Tensor:
+        output = torch.empty_like(x)
+        loader.kernel(source, "f", x.device)((2,), (32,), (output.data_ptr(),))
+        return output
+
+    schema = "(Tensor x) -> Tensor"
+    operator = torch.library.custom_op("own_work::launching", launching, mutates_args=(), schema=schema)
+    operator.register_fake(torch.empty_like)
+    impl = Implementation("softmax", "cupy.mine", "tiled", operator)
+    (launch,) = capture_call(impl, [torch.empty(6, 33, device="meta")], "sm_90")
+    assert isinstance(launch, CudaLaunch)
+    assert (launch.kernel, launch.grid) == ("f", (2, 1, 1))
 
 
 def test_what_is_written_in_place_counts_once() -> None:

@@ -16,7 +16,7 @@ from compare.model.result import Options, Row
 from compare.sandbox.words import instead_of
 from compare.worker import user_files
 from conftest import HAS_GPU
-from loaded_files import rows_of
+from loaded_files import compared, implemented, rows_of
 from loops import for_each
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -124,7 +124,7 @@ NEEDED = {
     "numba.cuda": "numba",
     "cuda.core": "cuda.core",
 }
-INSTEAD = "launch the kernel with cuda_impl.loader.kernel(text, name, x.device), which runs without a GPU too"
+INSTEAD = "launch CUDA text with cuda_impl.loader.kernel(text, name, x.device), which runs without a GPU too"
 
 
 def row_of(text: str, device: str, folder: Path) -> Row:
@@ -171,7 +171,7 @@ def raised_by(route: str) -> Exception:
 @for_each(
     "route, says",
     [
-        ("RawKernel", f"torch.cuda needs a GPU: {INSTEAD}"),
+        ("RawKernel", f"torch.cuda needs a GPU: make tensors with device=x.device, and {INSTEAD}"),
         ("ElementwiseKernel", f"cupy needs a GPU: {INSTEAD}"),
         ("numba.cuda", f"numba is not installed: pip install numba-cuda, or {INSTEAD}"),
         ("cuda.core", f"cuda.core is not installed: pip install cuda-core, or {INSTEAD}"),
@@ -196,7 +196,25 @@ def test_other_errors_say_nothing_of_a_gpu() -> None:
 @pytest.mark.skipif(HAS_GPU, reason="there it works")
 def test_a_row_that_needs_a_gpu_is_not_run(tmp_path: Path) -> None:
     row = row_of(ROUTES["RawKernel"], "cpu", tmp_path)
-    assert (row.status, row.reason) == ("unavailable", f"torch.cuda needs a GPU: {INSTEAD}")
+    assert row.status == "unavailable"
+    assert row.reason.startswith("torch.cuda needs a GPU: ")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(HAS_GPU, reason="there the driver answers")
+def test_host_code_that_asks_for_a_gpu_s_properties_runs_without_one(tmp_path: Path) -> None:
+    asks = (
+        "from triton.runtime import driver\n"
+        "COUNT = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count\n"
+        "DEVICE = driver.active.get_active_torch_device()\n"
+        "assert driver.active.utils.get_device_properties(DEVICE.index)['multiprocessor_count'] == COUNT\n"
+        "assert torch.cuda.get_device_capability() == (9, 0)\n"
+    )
+    code = "with torch.cuda.device(x.device): assert x.device == DEVICE"
+    row = rows_of(compared(tmp_path / "asks.py", asks + implemented("asks", code), "triton.asks"))[
+        "triton.asks"
+    ]
+    assert row.status == "ok", row.reason
 
 
 @pytest.mark.thorough
