@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
@@ -25,6 +26,9 @@ from compare.model.op import Case, CudaLaunch, Implementation, Op, TritonLaunch,
 
 Launch = CudaLaunch | TritonLaunch
 
+
+_NAMESPACES = frozenset(name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names())
+"""Of PyTorch's operators: this module is imported before any user's file registers its own."""
 
 _active: ContextVar[list[Launch] | None] = ContextVar("_active", default=None)
 
@@ -51,12 +55,44 @@ def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str
     launches: list[Launch] = []
     token, of_arch = _active.set(launches), captured_arch.set(arch)
     try:
-        with _triton_records(), replaced(torch, "empty_like", _empty_like):
+        with _triton_records(), replaced(torch, "empty_like", _empty_like), _UsersOperators():
             run(*inputs)
     finally:
         _active.reset(token)
         captured_arch.reset(of_arch)
     return launches
+
+
+def is_users(operator: Any) -> bool:
+    """Whether an operator is a user's own, as of ``torch.library.custom_op``."""
+    return operator.namespace not in _NAMESPACES
+
+
+def call_code_of(operator: Any, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call an operator's code for tensors of a kind of device: from within a dispatch mode, without it."""
+    key = torch._C._parse_dispatch_key(torch._C._dispatch_key_for_device(kind))
+    assert key is not None
+    return operator.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+
+
+class _UsersOperators(TorchDispatchMode):
+    """Has users' own operators run the code for a GPU on meta tensors, and not what says their shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Called by PyTorch; False avoids the import of Dynamo, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not is_users(func):
+            return func(*args, **(kwargs or {}))
+        with self:  # PyTorch turns the mode off in here
+            return call_code_of(func, "cuda", args, kwargs or {})
 
 
 def record(launch: Launch) -> None:

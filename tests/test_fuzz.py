@@ -193,7 +193,7 @@ ANSWERS: tuple[tuple[messages.WorkerRequest[Any], Any], ...] = (
         messages.First((), ()),
         messages.FirstCall(1.5, (Tuning("k", "key", "found", ("a", "b"), 2, 0.5),)),
     ),
-    (messages.CheckCall((), 7), messages.Called(None, ("y",), True, None, (), True)),
+    (messages.CheckCall((), 7), messages.Called(None, ("y",), True, None, {}, 1, ())),
     (messages.FindKernels(()), messages.Profile(made_up.rows()[1].resources, ("k",))),
     (messages.FindLaunched(), Launched((CountedKernel("k"),))),
     (messages.Compile((), "sm_90"), (b"code",)),

@@ -136,6 +136,20 @@ def test_no_other_process_can_be_reached(found: Isolation, gpu: bool) -> None:
     assert allowed(found, gpu, tries) == {"own", "pair"}
 
 
+@pytest.mark.parametrize(("found", "gpu"), VARIANTS)
+def test_a_process_stays_in_its_group_though_it_leads_one(found: Isolation, gpu: bool) -> None:
+    """ninja has every compiler do so."""
+
+    def attempt(_: Path) -> None:
+        group = os.getpgrp()
+        child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 3"], {}, setpgroup=0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        os.setpgid(0, 0)
+        assert os.getpgrp() == group
+
+    assert inside(found, gpu, {"group": attempt}) == {"group": "ok"}
+
+
 @WITH_NAMESPACES
 @pytest.mark.parametrize("landlock", [0, FOUND.landlock])
 def test_on_a_gpu_what_cuda_starts_with_is_allowed(landlock: int) -> None:

@@ -12,6 +12,7 @@ every GPU:
 * ``tl.dot`` of fp32 is exact, where tensor cores take TF32 unless ``input_precision`` says otherwise.
 * Loads and stores outside of the arguments are errors: `triton_impl.addresses`.
 * A search by ``@triton.autotune`` needs a GPU: the first configuration runs.
+* ``kernel.warmup`` returns nothing: `triton_impl.recorded_device`.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
@@ -29,6 +30,8 @@ from triton.runtime.autotuner import Autotuner
 
 from triton_impl.addresses import Bounds
 from triton_impl.libdevice import interpret_libdevice
+from triton_impl.notes import note
+from triton_impl.recorded_device import WarmedUp
 
 _search = Autotuner.run
 
@@ -43,6 +46,8 @@ def first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     configs = tuner.configs if len(tuner.configs) == 1 else tuner.prune_configs(kwargs)
     tuner.best_config = config = configs[0]
+    if len(tuner.configs) > 1:
+        note(f"ran with the first of {len(tuner.configs)} configurations: a search needs a GPU")
     if config.pre_hook is not None:
         config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
     return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
@@ -102,6 +107,7 @@ def match_gpu_arithmetic() -> None:
 
     def tensor_core_dot(builder: Any, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
         if a.dtype.scalar == tl.float32 and input_precision == ir.INPUT_PRECISION.TF32:
+            note("tl.dot rounded fp32 operands to TF32, as a GPU does")
             a, b = tf32(a), tf32(b)
         return dot(builder, widened(a), widened(b), d, input_precision, *rest)
 
@@ -195,6 +201,14 @@ def match_gpu_arithmetic() -> None:
         ]
         return copies, named_copies
 
+    launch = interpreter.InterpretedFunction.run
+
+    def run_or_warm_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if warmup:
+            return WarmedUp(kernel, launch, args, options)
+        return launch(kernel, *args, grid=grid, warmup=False, **options)
+
+    interpreter.InterpretedFunction.run = run_or_warm_up
     interpreter.GridExecutor._init_args_hst = unseen(bounded_copies)
     interpreter.GridExecutor._restore_args_dev = unseen(interpreter.GridExecutor._restore_args_dev)
     interpret_libdevice(unseen)

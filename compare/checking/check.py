@@ -6,14 +6,22 @@ The reference is the op's oracle in fp64 on the same inputs.
 from __future__ import annotations
 
 import math
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from compare.checking.errors import Errors, errors_of, mismatch_of
-from compare.checking.guarded_memory import SECOND_POISON, changed, is_copy, memory_of, untouched
+from compare.checking.guarded_memory import (
+    SECOND_POISON,
+    Borrowed,
+    changed,
+    is_copy,
+    memory_of,
+    untouched,
+)
 from compare.checking.probes import Probe, Probes, with_one_element_changed
 from compare.checking.reference import Outputs, Reference, expected_outputs
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
@@ -42,6 +50,8 @@ class CheckOptions:
     """PyTorch's operators may compute nothing, and copy nothing where the op only moves data."""
     repeated: bool = True
     """Call it once more on the inputs of the first seed."""
+    helpers: bool = False
+    """Yet they may compute a few values for each row of the output, beside kernels of its own."""
 
 
 def check(
@@ -67,7 +77,7 @@ def check(
         probes = options.probes or Probes(
             op, case, device, ToleranceFromBaseline.local(op, case, device), seeds
         )
-        calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options.own_work)
+        calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options)
         for probe in probes.of_check(seeds, impl.accumulator):
             calls.check(probe)
         if options.one_element_changed:
@@ -87,7 +97,7 @@ class _Calls:
     case: Case
     stage: Stage
     expected: Outputs
-    own_work: bool
+    options: CheckOptions
     findings: dict[str, Finding] = field(default_factory=dict)
     """By name: the first failure, else the first."""
     errors: list[Errors] = field(default_factory=list)
@@ -96,6 +106,7 @@ class _Calls:
     """The first."""
     first: Outputs | None = None
     """The outputs of the first call."""
+    notes: dict[str, None] = field(default_factory=dict)
 
     def check(self, probe: Probe) -> None:
         """Call it on the inputs of a probe."""
@@ -104,9 +115,9 @@ class _Calls:
             self.first = called.outputs
         where = "around the output" if called.guarded else "none around the output"
         self._find(probe, "guard zones", "; ".join(called.violations) or None, where)
-        if self.own_work:
-            idle = _idling(self.impl, probe.inputs, called)
-            self._find(probe, "own work", _borrowing(self.op, called.borrowed) or idle)
+        self.notes |= dict.fromkeys(note for note in called.notes if not note.endswith(HELPED))
+        if self.options.own_work:
+            self._find(probe, "own work", self._not_its_own(probe, called))
         if called.outputs is None:
             self.errors.append(Errors(score=math.inf, compared=1))
             return
@@ -140,6 +151,16 @@ class _Calls:
                     f"{counts[0]} and {counts[1]} elements are wrong in two runs on equal inputs: a race?"
                 )
         self._find(probe, REPEATABLE, problem)
+
+    def _not_its_own(self, probe: Probe, called: CallResult) -> str | None:
+        """The work that PyTorch did in place of the implementation, or that no kernel of its own ran."""
+        if idle := _idling(self.impl, probe.inputs, called):
+            return _borrowing(self.op, called.borrowed) or idle
+        if not self.options.helpers or not _helps(self.op, called):
+            return _borrowing(self.op, called.borrowed)
+        if note := _help(self.op, called):
+            self.notes[note] = None
+        return None
 
     def _find(self, probe: Probe, name: str, problem: str | None, otherwise: str = "") -> None:
         if name not in self.findings or (problem is not None and self.findings[name].passed):
@@ -216,6 +237,7 @@ class _Calls:
             seeds=seeds,
             findings=tuple(self.findings.values()),
             mismatch=self.mismatch,
+            notes=tuple(self.notes),
         )
 
 
@@ -224,9 +246,53 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(-1).view(torch.uint8)
 
 
-def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
-    """The PyTorch operators that did the op's work; copies count only where the op only moves data."""
-    work = [name for name in operators if op.is_copy_only or not is_copy(name)]
+def _work(op: Op, borrowed: Mapping[str, Borrowed]) -> dict[str, Borrowed]:
+    """PyTorch's operators that did work of the op; copies count only where the op only moves data."""
+    return {name: did for name, did in borrowed.items() if op.is_copy_only or not is_copy(name)}
+
+
+_HELPER_VALUES = 4
+"""A row's sum and maximum, that one's index, and a quotient."""
+
+
+def _helps(op: Op, called: CallResult) -> bool:
+    """Whether PyTorch computed no more than a few values for each row of the output.
+
+    The output cannot come from these, unless the op itself reduces a dimension or only moves data.
+    """
+    dims, remaining = (
+        {name for sizes in re.findall(r"\[([^]]*)\]", part) for name in re.findall(r"\w+", sizes)}
+        for part in op.signature.split("->")
+    )
+    if op.is_copy_only or dims - remaining or called.outputs is None:
+        return False
+    rows = max(math.prod(output.shape[:-1]) for output in called.outputs.values())
+    values = sum(did.values for did in _work(op, called.borrowed).values())
+    return values <= _HELPER_VALUES * max(1, rows)
+
+
+def _help(op: Op, called: CallResult) -> str | None:
+    """The note on what PyTorch's operators did beside the implementation's own kernels."""
+    work = _work(op, called.borrowed)
+    if not work:
+        return None
+    names = [f"torch.{name.partition('::')[2]}" for name in work]
+    return note_on_helpers(sum(did.calls for did in work.values()), called.launched, names)
+
+
+HELPED = ": label it torch.NAME to compare it"
+"""How the note ends on a row that has PyTorch do a part."""
+
+
+def note_on_helpers(theirs: int, own: int | None, names: Sequence[str]) -> str:
+    """The note on a row with ``theirs`` launches of PyTorch's, by ``names``, and ``own`` if that is known."""
+    launches = f"{theirs} of {theirs + own}" if own is not None else "some"
+    return f"{launches} launches are PyTorch's ({', '.join(names)}){HELPED}"
+
+
+def _borrowing(op: Op, borrowed: Mapping[str, Borrowed]) -> str | None:
+    """The PyTorch operators that did the op's work."""
+    work = _work(op, borrowed)
     if not work:
         return None
     why = f": moving data is all that {op.name} does" if all(map(is_copy, work)) else ""
@@ -235,7 +301,7 @@ def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
 
 def _idling(impl: Implementation, inputs: tuple[torch.Tensor, ...], called: CallResult) -> str | None:
     """That no kernel ran, though the implementation has its own and there was something to compute."""
-    if called.launched or called.outputs is None or impl.route not in ("triton", "cupy"):
+    if called.launched != 0 or called.outputs is None or impl.route not in ("triton", "cupy"):
         return None
     if not all(x.numel() for x in (*inputs, *called.outputs.values())):
         return None

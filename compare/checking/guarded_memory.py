@@ -18,6 +18,9 @@ from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from compare.capture import call_code_of, is_users
 
 POISON = 0x7FDE
 """Every two bytes of poisoned memory: a NaN in fp16, bf16 and fp32 that arithmetic does not produce."""
@@ -69,10 +72,26 @@ def _only_memory(func: Any) -> bool:
     return namespace in ("aten", "prim") and (name in _MEMORY or func.is_view)
 
 
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether an operator is nothing but calls of others; seen so within a user's own operator."""
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
 def is_copy(operator: str) -> bool:
     """Whether an operator, by its name in `GuardedMemory.borrowed` (``aten::clone``), only copies."""
     namespace, _, name = operator.partition("::")
     return namespace in ("aten", "prim") and name in _COPIES
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """What one of PyTorch's operators did during a call."""
+
+    calls: int = 0
+    values: int = 0
+    """Elements of all that it returned or wrote to."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +125,8 @@ class GuardedMemory(TorchDispatchMode):
     """Guards allocations on ``device`` while it is on.
 
     A dispatch mode sees every allocation from Python, and from C++ that calls Python, but not those inside
-    PyTorch's own operators.  torch.compile does not compile under a dispatch mode: do not run compiled code
+    PyTorch's own operators.  It sees what a user's own operators (``torch.library.custom_op``) call, and not
+    the operators themselves.  torch.compile does not compile under a dispatch mode: do not run compiled code
     under it.
     """
 
@@ -114,8 +134,8 @@ class GuardedMemory(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.device, self.poison = device, poison
         self.allocations: list[Allocation] = []
-        self.borrowed: dict[str, None] = {}
-        """PyTorch's operators that computed or copied something while the mode was on."""
+        self.borrowed: dict[str, Borrowed] = {}
+        """PyTorch's operators that computed or copied something while the mode was on, by name."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -126,16 +146,36 @@ class GuardedMemory(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not _only_memory(func):
-            self.borrowed[str(func.name()).partition(".")[0]] = None
+        if is_users(func):
+            with self:  # PyTorch turns the mode off in here
+                return call_code_of(func, self.device.type, args, kwargs)
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         if func not in _ALLOCATIONS and func not in _ZEROED:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if not _only_memory(func):
+                self._note(func, args, kwargs, result)
+            return result
         device = kwargs.get("device") or (args[0].device if isinstance(args[0], torch.Tensor) else "cpu")
         if torch.device(device).type != self.device.type:
             return func(*args, **kwargs)
         plan = func(*args, **{**kwargs, "device": "meta", "pin_memory": False})
         memory = self._allocate(plan)
         return memory.zero_() if func in _ZEROED else memory
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        written = [
+            kwargs.get(argument.name, args[i] if i < len(args) else None)
+            for i, argument in enumerate(func._schema.arguments)
+            if argument.is_write
+        ]
+        # An operator that writes in place returns that tensor too.
+        tensors = {id(x): x for x in tree_leaves((result, written)) if isinstance(x, torch.Tensor)}
+        name = str(func.name()).partition(".")[0]
+        before = self.borrowed.get(name, Borrowed())
+        values = before.values + sum(x.numel() for x in tensors.values())
+        self.borrowed[name] = Borrowed(before.calls + 1, values)
 
     def _allocate(self, plan: torch.Tensor) -> torch.Tensor:
         """A tensor with the sizes, strides and dtype of ``plan``, guarded."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from triton.runtime.interpreter import GridExecutor
 
 from compare.capture import replaced
-from compare.checking.guarded_memory import POISON, GuardedMemory, memory_of, poisoned
+from compare.checking.guarded_memory import POISON, Borrowed, GuardedMemory, memory_of, poisoned
 from compare.checking.reference import Outputs
 from compare.model.op import Implementation
 from cuda_impl.loader import HostKernel
@@ -42,10 +42,12 @@ class CallResult:
     """Whether there are guard zones around every output."""
     shared: str | None = None
     """The other tensor whose memory an output uses, in words; None: none."""
-    borrowed: tuple[str, ...] = ()
-    """PyTorch's operators that computed or copied something."""
-    launched: bool = True
-    """Whether it ran a Triton or cupy kernel; True where that cannot be seen."""
+    borrowed: Mapping[str, Borrowed] = field(default_factory=dict)
+    """PyTorch's operators that computed or copied something, by name."""
+    launched: int | None = None
+    """How many Triton and cupy kernels it ran; None where that cannot be seen."""
+    notes: tuple[str, ...] = ()
+    """What Triton's interpreter did otherwise than asked, as a GPU would or for want of one."""
 
 
 class Stage(Protocol):
@@ -85,9 +87,9 @@ class LocalStage:
         with threads_for(nbytes) if on_cpu else contextlib.nullcontext(), kernels_run() as ran:
             returned, delivered = self._run(guard, expected)
         problem = wrong_kind(returned, expected, self._device)
-        violations, borrowed = tuple(guard.violations()), tuple(guard.borrowed)
+        violations = tuple(guard.violations())
         if problem is not None:
-            return CallResult(None, problem, violations, borrowed=borrowed)
+            return CallResult(None, problem, violations, borrowed=guard.borrowed)
         outputs = tensors_of(returned)
         shared = [_shared(output, self._inputs, self._previous) for output in outputs]
         self._previous = outputs
@@ -97,8 +99,8 @@ class LocalStage:
             violations,
             all(map(guard.owns, outputs)),
             next(filter(None, shared), None),
-            borrowed,
-            bool(ran) or not on_cpu,
+            guard.borrowed,
+            len(ran) if on_cpu else None,
         )
 
     def _run(self, guard: GuardedMemory, expected: Outputs) -> tuple[Any, list[Any]]:

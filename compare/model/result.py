@@ -104,6 +104,8 @@ class Agreement:
     """Everything checked: values, special values, guard zones, inputs unchanged, invariants ..."""
     mismatch: Mismatch | None = None
     """Of the first output with wrong values; None where none has, or where it was not located."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of a correct row."""
 
     @property
     def status(self) -> Status:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from compare.model.result import KernelResources
@@ -35,6 +35,10 @@ _FILLS = re.compile(r"(?i)fill|memset|arange")
 _COPIES = re.compile(r"(?i)copy|memcpy|\bcat")
 
 
+_OF_HELPERS = re.compile(r"(vectorized_|unrolled_)?elementwise_kernel|reduce_kernel")
+"""Kernels of PyTorch's that compute sums, maxima and arithmetic for any op."""
+
+
 def borrowed(
     ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str], is_copy_only: bool = False
 ) -> list[str]:
@@ -56,3 +60,21 @@ def borrowed(
         and (is_copy_only or not _COPIES.search(name))
         and (name in theirs or _PYTORCHS.match(name))
     ]
+
+
+def helped(
+    kernels: Iterable[KernelResources], theirs: Collection[str], baseline: Iterable[str]
+) -> tuple[int, int] | None:
+    """How many launches PyTorch's kernels ``theirs`` and those of others make; None: they are no helpers.
+
+    A helper's sum, maximum or arithmetic runs beside a kernel of the implementation's own, and is nothing
+    that the op's ``baseline`` runs.
+    """
+    of_the_op = set(baseline)
+    if not all(_OF_HELPERS.match(name) and name not in of_the_op for name in theirs):
+        return None
+    launches: Counter[bool] = Counter()
+    for kernel in kernels:
+        if kernel.kernel in theirs or not _PYTORCHS.match(kernel.kernel):
+            launches[kernel.kernel in theirs] += kernel.launches
+    return (launches[True], launches[False]) if launches[False] else None

@@ -42,6 +42,7 @@ def check_case(context: Context, step: Step, result: CaseResult) -> None:
         _seeds(context, step, runnable),
         more=_more_findings(context, step),
         retune=context.options.retune,
+        helpers=context.options.hard_inputs,  # a lab, which does without these, takes no helpers
     )
     at_once = checking.width(len(runnable)) > 1
     if at_once:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 
+from compare.checking.check import HELPED, note_on_helpers
 from compare.device import default_archs, lacks
 from compare.model.op import Implementation
 from compare.model.result import UNREAD, Row
-from compare.resources.kernels import borrowed
+from compare.resources.kernels import borrowed, helped
 from compare.resources.static import Refused, Request, Resources, keep, kept, key_of
 from compare.run.checking import SLOW_TO_START
 from compare.run.compiling import Compilation, from_cubins
@@ -92,6 +93,8 @@ def _refuse_borrowers(
 ) -> None:
     """Refuse users' implementations that had kernels of PyTorch's do their work.
 
+    Where the check took PyTorch's operators for helpers, their kernels are counted instead.
+
     Args:
         context: the run.
         result: of which case.
@@ -104,9 +107,20 @@ def _refuse_borrowers(
     for impl in impls:
         if not impl.user_file or impl.way == "torch" or impl.label not in own:
             continue
-        if theirs := borrowed(launched[impl.label], own[impl.label], pytorchs, context.op.is_copy_only):
-            problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
-            result.entries[impl.label].refuse(Cheated(f"own work: {problem}"))
+        entry, ran = result.entries[impl.label], launched[impl.label]
+        theirs = borrowed(ran, own[impl.label], pytorchs, context.op.is_copy_only)
+        if not theirs:
+            continue
+        counts = helped(entry.row.resources, theirs, launched.get(context.op.baseline, ()))
+        agreement = entry.row.agreement
+        notes = agreement.notes if agreement else ()
+        if agreement and counts and any(note.endswith(HELPED) for note in notes):
+            others = (note for note in notes if not note.endswith(HELPED))
+            notes = (*others, note_on_helpers(*counts, theirs))
+            entry.row = replace(entry.row, agreement=replace(agreement, notes=notes))
+            continue
+        problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
+        entry.refuse(Cheated(f"own work: {problem}"))
 
 
 def compile_case(context: Context, result: CaseResult, compilation: Compilation) -> None:

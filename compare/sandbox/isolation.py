@@ -173,6 +173,7 @@ _FOLDERS = {
     "TRITON_CACHE_DIR": "triton",
     "TRITON_DUMP_DIR": "triton-dump",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
     "CUPY_CACHE_DIR": "cupy",
     "CUDA_CACHE_PATH": "cuda",
 }
@@ -182,9 +183,11 @@ def environment(private: Path) -> dict[str, str]:
     """Variables that send what compilers and libraries write into the private folder."""
     shared = os.environ.get("COMPARE_CACHE_DIR") or str(Path.home() / ".cache" / "gpu-three-ways")
     folders = {name: str(private / folder) for name, folder in _FOLDERS.items()}
+    programs = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)  # ninja, of a package
     # cupy 14.2 reads CUPY_CACHE_DIR when it is imported, and that was before the isolation.
     return folders | {
         "CUPY_CACHE_IN_MEMORY": "1",
+        "PATH": os.pathsep.join(programs),
         "COMPARE_CACHE_SHARED": os.environ.get("COMPARE_CACHE_SHARED", shared),
     }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import traceback
 from pathlib import Path
 from typing import Any
 
 from compare import registry
+from compare.model.op import UsageError
 from cuda_impl.source import place
 
 _DEEPEST = 16
@@ -39,6 +42,41 @@ def raised_in(file: str, error: BaseException) -> tuple[str, str, str]:
         return name, getattr(error, "error_message", None) or last, place(error.src, error.node.lineno)  # type: ignore[attr-defined]
     line = registry.line_in(error, Path(file)) if name != "BuildError" else None  # which names places itself
     return name, text, f"{Path(file).name}:{line}" if line else ""
+
+
+_INSTEAD = "launch CUDA text with cuda_impl.loader.kernel(text, name, x.device), which runs without a GPU too"
+_GPU_LIBRARIES = {
+    "cupy": "cupy-cuda13x",
+    "numba": "numba-cuda",
+    "cuda.core": "cuda-core",
+    "cuda.bindings": "cuda-bindings",
+    "torch.cuda": "",
+}
+"""Libraries that need a GPU, and the packages that have them."""
+
+
+def instead_of(error: BaseException, *, gpu: bool) -> str:
+    """What to write in place of a library that is missing or needs a GPU; empty: that is not why it failed.
+
+    Args:
+        error: raised by a user's code.
+        gpu: whether there is a GPU.
+    """
+    if isinstance(error, UsageError) and error.__cause__ is not None:  # raised while the file was loaded
+        error = error.__cause__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    raised_by = frames[-1].f_globals.get("__name__", "") if frames else ""
+    if isinstance(error, ModuleNotFoundError):
+        for library, package in _GPU_LIBRARIES.items():
+            if package and error.name in (library, library.partition(".")[0]):
+                return f"{error.name} is not installed: pip install {package}, or {_INSTEAD}"
+    if raised_by == "torch.utils.cpp_extension" and re.search("CUDA_HOME|Ninja is required", _text(error)):
+        return f"load_inline and load need nvcc, ninja and CUDA_HOME: install the CUDA toolkit, or {_INSTEAD}"
+    for library in () if gpu else _GPU_LIBRARIES:
+        if raised_by == library or raised_by.startswith(f"{library}."):
+            tensors = "make tensors with device=x.device, and " if library == "torch.cuda" else ""
+            return f"{library} needs a GPU: {tensors}{_INSTEAD}"
+    return ""
 
 
 def _is_tritons(error: BaseException) -> bool:

@@ -142,12 +142,14 @@ class WorkerStage:
         request = messages.CheckCall(buffers.places, poison, self.watched, self.thread_order)
         called = worker.ask(request, self._step)
         self._step = "a call"
+        most = sorted(called.borrowed.items(), key=lambda item: -item[1].values)
         return CallResult(
             buffers.take() if called.problem is None else None,
             _cut(called.problem),
             tuple(cut for each in called.violations[:_MOST] if (cut := _cut(each))),
             called.guarded,
             _cut(called.shared),
-            tuple(cut for each in called.borrowed[:_MOST] if (cut := _cut(each))),
+            {_cut(name) or "": did for name, did in most[:_MOST]},
             called.launched,
+            tuple(cut for each in called.notes[:_MOST] if (cut := _cut(each))),
         )

@@ -72,6 +72,7 @@ class Checking:
         more: findings on users' implementations beside those of the case: ``other sizes``, ``hard inputs``,
             ``thread orders``.
         retune: search again for configurations that an earlier run found.
+        helpers: as of `CheckOptions`.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class Checking:
         seeds: Mapping[str, Sequence[int]],
         more: Collection[str] = (),
         retune: bool = False,
+        helpers: bool = False,
     ) -> None:
-        self._retune = retune
+        self._retune, self._helpers = retune, helpers
         self._more = more
         self._hard = threading.Lock()
         """The baseline's worker answers one row at a time."""
@@ -176,7 +178,7 @@ class Checking:
             self._case,
             self._device,
             self._seeds[impl.label],
-            CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels),
+            CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels, self._helpers),
         )
         clock("checked in")
         if impl.user_file and agreement.passed and HARD_INPUTS in self._more:
@@ -204,7 +206,8 @@ class Checking:
         try:
             with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
                 stage = WorkerStage(worker, buffers, building=False)
-                options = CheckOptions(stage, probes, own_work=impl.has_own_kernels)
+                own_work, helpers = impl.has_own_kernels, self._helpers
+                options = CheckOptions(stage, probes, own_work=own_work, helpers=helpers)
                 found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement

@@ -41,7 +41,7 @@ from compare.resources.compiler import Compiler
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
-from compare.sandbox.words import raised_in
+from compare.sandbox.words import instead_of, raised_in
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import messages
@@ -100,16 +100,18 @@ def answered(handlers: Handlers, asked: NumberedRequest) -> Answer:
     try:
         return Answer(asked.number, value=handlers.handle(asked.request))
     except BaseException as error:  # user code may raise anything
-        raised, lost = _error(error, handlers.file), handlers.recover()
+        raised, lost = _error(error, handlers.file, gpu=handlers.on_gpu), handlers.recover()
         traceback.clear_frames(error.__traceback__)  # frees the memory that the frames hold
         return Answer(asked.number, raised=raised, lost=lost)
 
 
-def _error(error: BaseException, file: str) -> messages.Error:
+def _error(error: BaseException, file: str, *, gpu: bool) -> messages.Error:
     kind: Literal["failed", "unavailable", "memory"] = "failed"
     if isinstance(error, (NotImplementedError, UsageError)):
         kind = "unavailable"
     name, text, where = raised_in(file, error)
+    if instead := instead_of(error, gpu=gpu):
+        kind, text = "unavailable", instead
     if isinstance(error, SystemExit):
         text = f"exit({error.code})"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in text:
@@ -214,6 +216,10 @@ class Handlers:
         return self._impl
 
     @property
+    def on_gpu(self) -> bool:
+        return self._device.type == "cuda"
+
+    @property
     def file(self) -> str:
         """The file of the implementation; empty before one is chosen."""
         return self._impl.origin if self._impl else ""
@@ -237,6 +243,10 @@ class Handlers:
         return time.perf_counter() - begin
 
     def _load(self, files: Sequence[str], op: str) -> None:
+        if self._device.type == "cpu":
+            from triton_impl.recorded_device import answer_for_gpu
+
+            answer_for_gpu()
         with self._recorder.allocating() if self._recorder else nullcontext():
             for file in files:
                 registry.load(file, op)
@@ -318,13 +328,19 @@ class Handlers:
             for name, shared_output in self._outputs.items():
                 shared_output.copy_(called.outputs[name])
             self._synchronize()
+        notes: tuple[str, ...] = ()
+        if self.impl.way == "triton":
+            from triton_impl.notes import taken  # imports Triton, which takes a second
+
+            notes = taken()
         return messages.Called(
             called.problem,
             called.violations,
             called.guarded,
             called.shared,
-            called.borrowed,
+            dict(called.borrowed),
             called.launched,
+            notes,
         )
 
     @contextmanager

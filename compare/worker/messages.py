@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from compare.checking.guarded_memory import Borrowed
 from compare.code_size.count import Launched
 from compare.model.result import KernelResources, Tuning
 from compare.replay.nodes import Recording, Source
@@ -56,8 +57,9 @@ class Called(Struct, frozen=True):
     violations: tuple[str, ...]
     guarded: bool
     shared: str | None
-    borrowed: tuple[str, ...]
-    launched: bool
+    borrowed: dict[str, Borrowed]
+    launched: int | None
+    notes: tuple[str, ...]
 
 
 class Profile(Struct, frozen=True):

@@ -11,6 +11,8 @@ import triton.language as tl
 
 from triton_impl.addresses import within
 from triton_impl.libdevice import functions
+from triton_impl.notes import taken
+from triton_impl.recorded_device import RecordedDriver
 
 if torch.cuda.is_available():
     pytest.skip("Triton compiles its kernels here", allow_module_level=True)
@@ -76,5 +78,64 @@ def written(z_ptr, N, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 def test_an_autotuned_kernel_runs_with_its_first_configuration() -> None:
     z = torch.zeros(100, dtype=torch.int32)
+    taken()
     written[lambda tile: (triton.cdiv(100, tile["BLOCK"]),)](z, 100)
     assert z.unique().tolist() == [64]
+    assert taken() == ("ran with the first of 2 configurations: a search needs a GPU",)
+    assert taken() == ()
+
+
+@triton.heuristics({"BLOCK": lambda args: triton.next_power_of_2(args["N"])})
+@triton.jit
+def filled(z_ptr, N, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    n = tl.arange(0, BLOCK)
+    tl.store(z_ptr + n, n * 0 + BLOCK, mask=n < N)
+
+
+@triton.jit
+def product(x_ptr, z_ptr, HOW: tl.constexpr):  # type: ignore[no-untyped-def]
+    n = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    x = tl.load(x_ptr + n)
+    tl.store(z_ptr + n, tl.dot(x, x, input_precision=HOW).to(z_ptr.dtype.element_ty))
+
+
+def test_only_a_product_that_is_rounded_says_so() -> None:
+    taken()
+    x = torch.rand(16, 16)
+    for dtype, how, says in (
+        (torch.float32, "tf32", 1),
+        (torch.float32, "ieee", 0),
+        (torch.float16, "tf32", 0),
+    ):
+        product[(1,)](x.to(dtype), torch.empty(16, 16, dtype=dtype), HOW=how)
+        assert taken() == ("tl.dot rounded fp32 operands to TF32, as a GPU does",) * says
+
+
+def test_a_kernel_is_warmed_up_as_on_a_recorded_gpu() -> None:
+    z = torch.zeros(100, dtype=torch.int32)
+    kernel = written.fn.warmup(z, 100, BLOCK=64, num_warps=8, grid=(1,))
+    kernel._init_handles()
+    assert (kernel.n_regs, kernel.n_spills, kernel.metadata.num_warps) == (32, 0, 8)
+    assert kernel.metadata.shared > 0  # host code divides by it
+    assert not z.any()
+    kernel[(2, 1, 1)](z, 100, 64)
+    assert z.unique().tolist() == [64]
+    kernel[(2, 1, 1)](z.zero_(), 100)  # an older Triton wants no constants
+    assert z.unique().tolist() == [64]
+    assert any("assumed 32 registers" in note for note in taken())
+    filled.warmup(z, 100, grid=(1,))
+    with pytest.raises(
+        NotImplementedError, match=r"written.warmup\(...\).asm needs a GPU: without one, read n_regs"
+    ):
+        kernel.asm  # noqa: B018
+
+
+def test_host_code_is_told_of_a_recorded_gpu() -> None:
+    driver = RecordedDriver()
+    assert driver.utils.get_device_properties(driver.get_active_torch_device().index)["warpSize"] == 32
+    assert driver.utils.get_device_properties(0)["multiprocessor_count"] == 132
+    assert (driver.get_current_target().backend, driver.get_current_target().arch) == ("cuda", 90)
+    with pytest.raises(
+        NotImplementedError, match="get_benchmarker needs a GPU: without one, take get_current"
+    ):
+        driver.get_benchmarker()
