@@ -28,7 +28,7 @@ from compare.model.result import HARD_INPUTS, OTHER_SIZES, Agreement, Finding, T
 from compare.tuning import cache
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers, WorkerStage
-from compare.worker.hard_inputs import check_hard_inputs
+from compare.worker.hard_inputs import check_hard_inputs, memory_problem
 from compare.worker.parallel import cores, run_parallel
 from compare.worker.pool import WorkerPool
 from compare.worker.process import Ended, Raised, Worker
@@ -183,6 +183,11 @@ class Checking:
             clock("hard inputs in")
         if impl.user_file and agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
+        if impl.user_file and not agreement.passed and all(f.name != HARD_INPUTS for f in agreement.findings):
+            problem = memory_problem(self._op, impl, self._case, worker)
+            if problem:
+                memory = Finding("memory", False, problem)
+                agreement = replace(agreement, findings=(memory, *agreement.findings))
         outcome.agreement = agreement
         if not worker.alive:  # a hard input ended it
             return
@@ -207,7 +212,8 @@ class Checking:
             return agreement
         problem = "" if found.passed else f"{case}: {found.reason}; right on {self._case}"
         finding = Finding(OTHER_SIZES, found.passed, problem)
-        return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
+        findings = (*agreement.findings, finding)
+        return replace(agreement, passed=found.passed, findings=findings, mismatch=found.mismatch)
 
     def _on_hard_inputs(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on the op's own hard inputs."""

@@ -19,6 +19,9 @@ from compare.worker.buffers import CaseBuffers, WorkerStage
 from compare.worker.process import Ended, Raised, Worker
 from cuda_impl.build import is_asserted
 
+_WATCHED_BYTES = 1 << 17
+"""Compulsory traffic up to which every access is watched: that takes some 10 times as long."""
+
 
 @dataclass
 class HardInputs:
@@ -100,9 +103,28 @@ def check_hard_inputs(
                 result.passed.append(case)
             else:
                 result.fail(case, _problem(agreement), agreement.mismatch)
-    if impl.route == "cupy" and worker.device.type == "cpu" and not result.failed:
+    if result.failed and worker.alive:
+        why = memory_problem(op, impl, result.failed[0], worker)
+        result.problem = "; ".join(filter(None, (why, result.problem)))
+    elif impl.route == "cupy" and worker.device.type == "cpu":
         _instrumented(op, impl, worker, result)
     return result
+
+
+def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker) -> str:
+    """What a CUDA kernel that is wrong on this case does to memory; empty where that is not seen.
+
+    Seen are accesses outside of tensors or misaligned, and races; on a CPU and on small cases only.
+    """
+    if impl.route != "cupy" or worker.device.type != "cpu" or not is_small(op, case):
+        return ""
+    try:
+        _checked(op, impl, case, worker, None, watched=True)
+    except Raised as error:
+        return str(error)
+    except (NotImplementedError, UsageError, Ended):
+        return ""
+    return ""
 
 
 def _instrumented(op: Op, impl: Implementation, worker: Worker, result: HardInputs) -> None:
@@ -111,9 +133,10 @@ def _instrumented(op: Op, impl: Implementation, worker: Worker, result: HardInpu
     smallest = sorted(nonempty, key=lambda case: op.cost(case).bytes)
     if not smallest:
         return
+    largest = [case for case in smallest if op.cost(case).bytes <= _WATCHED_BYTES] or smallest
     # A vector load at any address shows on misaligned inputs only.
     misaligned = [case for case in smallest if case.layout == "misaligned"]
-    for case in dict.fromkeys((smallest[0], smallest[-1], *misaligned[:1])):
+    for case in dict.fromkeys((smallest[0], largest[-1], *misaligned[:1])):
         for watched, order in ((True, ""), (False, "apart"), (False, "reverse")):
             try:
                 agreement = _checked(op, impl, case, worker, None, watched=watched, order=order)
