@@ -15,16 +15,26 @@ MAX_FLOPS = 1 << 24
 
 
 def hard_cases(op: Op) -> list[Case]:
-    """The op's own small smoke and edge cases and what they lack, the most unlike first, empty ones last."""
-    seen: set[tuple[str, object]] = set()
-    unlike: list[Case] = []
-    alike: list[Case] = []
+    """The op's own small smoke and edge cases and what they lack, the most unlike first, empty ones last.
+
+    First come new fills, layouts, dtypes and options, then new sizes: the time for them may end.
+    """
     own = [case for case in dict.fromkeys((*op.cases.edge, *op.cases.smoke)) if is_small(op, case)]
+    kinds: set[object] = set()
+    sizes: set[object] = set()
+    order: dict[Case, tuple[bool, bool, bool]] = {}
     for case in dict.fromkeys((*own, *_missing(op, own), *_long(op, own))):
-        traits = {("fill", case.fill), ("layout", case.layout), ("dtype", case.dtype), *case.dims}
-        (alike if traits <= seen else unlike).append(case)
-        seen |= traits
-    return sorted(unlike + alike, key=lambda case: 0 in case.shape)
+        of_kind = {case.fill, case.layout, (case.dtype, case.layout), *op.options(case).items()}
+        of_size = set(case.dims)
+        order[case] = 0 in _sizes(op, case), of_kind <= kinds, of_size <= sizes
+        kinds |= of_kind
+        sizes |= of_size
+    return sorted(order, key=lambda case: order[case])
+
+
+def _sizes(op: Op, case: Case) -> list[int]:
+    """Of its dimensions, without those that are options."""
+    return [size for name, size in case.dims if name not in op.options(case)]
 
 
 def _missing(op: Op, own: list[Case]) -> Iterator[Case]:
@@ -44,6 +54,8 @@ _LONG = 1061
 
 def _long(op: Op, own: list[Case]) -> Iterator[Case]:
     """A case for each size that is always less than `_LONG`; with a single one up to the limit."""
+    if op.cost(op.cases.default).compute_bound:  # as many programs take minutes in Triton's interpreter
+        return
     plain = [case for case in own if case.fill == "normal" and case.layout == "contiguous"]
     plain = [case for case in plain if all(x.numel() for x in meta_inputs(op, case))]
     # Of the first dtype, which most kernels take, and with few sizes of 0 or 1.

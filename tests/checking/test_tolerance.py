@@ -178,5 +178,5 @@ def test_ordinary_scores_get_no_larger_tolerance(name: str, device: torch.device
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
     assert op.magnitude
     sizes = op.magnitude(*wide, **op.options(c))
-    largest = 1.0 if name == "cross_entropy" else float(wide[2].nan_to_num().abs().max())
+    largest = float(wide[0].max()) / 4 if name == "cross_entropy" else float(wide[2].nan_to_num().abs().max())
     assert float(sizes.max()) <= 1.1 * largest

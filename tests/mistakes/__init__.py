@@ -6,7 +6,7 @@
     no row maximum = row maximum       the mistake, and a regular expression that the message must match
     - tl.exp(x - row_max)              the kernel's words, which stand in it once
     + tl.exp(x)                        what takes their place; there may be several such pairs
-    right: exp2                        no mistake: it must not be called wrong
+    right: exp2                        must not be called wrong
 
 ``python -m tests.mistakes [OP ...] [--device cuda]`` prints a table of what was said of each.
 """
@@ -50,7 +50,7 @@ class Variant:
 
     @property
     def needs_sanitizer(self) -> bool:
-        """Whether a GPU shows it by chance only: a race, or memory that nobody wrote."""
+        """Whether a GPU shows it by chance only: a race, or memory that no thread wrote."""
         return bool(re.search("barrier|atomic|uninitialised|not zeroed", self.name))
 
     def text(self) -> str:

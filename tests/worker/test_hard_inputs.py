@@ -29,7 +29,6 @@ def test_every_op_has_hard_cases_neighbours_and_turned_options(name: str) -> Non
     # A kernel may take a single dtype: each has every layout.
     layouts = {(c.dtype, c.layout) for c in cases}
     assert layouts == {(dtype, c.layout) for dtype in op.dtypes for c in cases}
-    assert [0 in c.shape for c in cases] == sorted(0 in c.shape for c in cases)
     assert all(is_small(op, c) and is_valid(op, c) for c in cases)
     assert neighbour(op, op.cases.default) != op.cases.default
     small = op.cases.smoke[0]
