@@ -196,10 +196,10 @@ def tolerance(case: Case) -> Tolerance:
 
     A score's terms sum up to 35 in magnitude, so that an fp32 score is off by a few times 35 roundings, and
     its shifted exponent as well.  Both are relative errors of the probability.  `magnitude` allows for more
-    where scores are larger.  With 16-bit inputs the second product is one of 16-bit numbers too: a probability
-    is off by half a unit in its last place, 2^-8 for bf16.  Where one or two keys dominate, errors of many
-    terms do not average out.  In fp16 the small probabilities of the others are subnormal: `FP16_LEAST`
-    allows for that.
+    where scores are larger.  With 16-bit inputs the second product is one of 16-bit numbers too: each
+    probability is off by half a unit in its last place, 2^-8 for bf16.  Where one or two keys dominate,
+    errors of many terms do not average out.  In fp16 the small probabilities of the others are subnormal:
+    `FP16_LEAST` allows for that.
     """
     rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
     return Tolerance(least=256.0 + rounded)

@@ -6,7 +6,9 @@
     no row maximum = row maximum       the mistake, and a regular expression that the message must match
     - tl.exp(x - row_max)              the kernel's words, which stand in it once
     + tl.exp(x)                        what takes their place; there may be several such pairs
-    right: exp2                        must not be called wrong
+    right: exp2
+
+What is named ``right`` is no mistake and must not be called wrong.
 
 ``python -m tests.mistakes [OP ...] [--device cuda]`` prints a table of what was said of each.
 """
