@@ -12,7 +12,7 @@ import torch
 from compare.inputs import ITEM_BYTES, laid_out, stored_bytes
 from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, Output, Tolerance
 from ops import attention
-from ops.attention import DTYPES, FP16_LEAST, heads, of_16k_tokens, visible_pairs
+from ops.attention import DTYPES, FP16_LEAST, heads, of_16k_tokens, score_rounding, visible_pairs
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -123,7 +123,7 @@ def _gradient(of: str, sizes: bool, *inputs: torch.Tensor, causal: bool = False)
     """dq, dk or dv; of the terms' magnitudes if ``sizes``.
 
     dv = p^T do.  With dp = do v^T and delta = sum(do * o), ds = p * (dp - delta).  Then dq = scale * ds k and
-    dk = scale * ds^T q.
+    dk = scale * ds^T q.  Magnitudes are larger by `score_rounding`.
     """
     q, k, v, o, lse, do = inputs
     made = torch.zeros_like(q if of == "dq" else k)
@@ -135,6 +135,8 @@ def _gradient(of: str, sizes: bool, *inputs: torch.Tensor, causal: bool = False)
         q_rows, do_rows = q[:, rows], do[:, rows]
         p = _probabilities(q_rows, k, lse[:, :, rows], rows.start, Sq, causal)
         least = FP16_LEAST * (p > 0) if sizes else 0.0
+        if sizes:
+            p = p * score_rounding(p, _scores(q_rows.abs(), k.abs()))
         if of == "dv":
             made += _to_keys(p + least, size(do_rows))
             continue

@@ -33,6 +33,7 @@ from compare.model.op import (
     UsageError,
     case,
 )
+from ops.attention import score_rounding
 
 HEAD_SIZES = (64, 128)
 PAGE_SIZES = (16, 64)
@@ -118,6 +119,18 @@ def oracle(
     lengths: torch.Tensor,
 ) -> torch.Tensor:
     """A head that sees no token, or none with a score above -inf, has an output of 0."""
+    return _weighted_sums(q, k_pages, v_pages, block_table, lengths)
+
+
+def _weighted_sums(
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: torch.Tensor,
+    sizes: bool = False,
+) -> torch.Tensor:
+    """The output; with ``sizes`` that of the values' magnitudes, larger by `score_rounding`."""
     B, _, Hq, D = q.shape
     k, inside = gathered(k_pages, block_table, lengths)
     v, _ = gathered(v_pages, block_table, lengths)
@@ -128,7 +141,11 @@ def oracle(
     row_max = scores.amax(-1, keepdim=True) if scores.shape[-1] > 0 else scores.sum(-1, keepdim=True)
     weights = (scores - row_max.masked_fill(row_max == -math.inf, 0.0)).exp()
     row_sum = weights.sum(-1, keepdim=True)
-    o = torch.einsum("bhgs,bshd->bhgd", weights / row_sum.masked_fill(row_sum == 0, 1.0), v)
+    p = weights / row_sum.masked_fill(row_sum == 0, 1.0)
+    if sizes:
+        terms = torch.einsum("bhgd,bshd->bhgs", grouped.abs(), k.abs()) / math.sqrt(D)
+        p, v = p * score_rounding(p, terms), v.abs()
+    o = torch.einsum("bhgs,bshd->bhgd", p, v)
     return o.reshape(B, 1, Hq, D)
 
 
@@ -140,7 +157,7 @@ def magnitude(
     lengths: torch.Tensor,
 ) -> torch.Tensor:
     """The same with the values' magnitudes: where terms cancel, their rounding errors do not."""
-    return oracle(q, k_pages, v_pages.abs(), block_table, lengths)
+    return _weighted_sums(q, k_pages, v_pages, block_table, lengths, sizes=True)
 
 
 def cost(case: Case) -> Cost:

@@ -1,7 +1,8 @@
 """Every address that a kernel in Triton's interpreter loads or stores lies within one of its arguments.
 
 A GPU reads what lies behind a tensor without an error, as long as that memory is mapped: a load without its
-mask is right or wrong by chance.
+mask is right or wrong by chance.  So is one of what another program of the launch stores, because programs
+run in any order: that is an error too, unless an atomic operation may have ordered them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class OutOfBoundsError(IndexError):
     """A load or store outside of the arguments of its kernel."""
 
 
+class RaceError(RuntimeError):
+    """A load of what another program of the same launch stored."""
+
+
 @contextmanager
 def within(arenas: Sequence[Span], tensors: Sequence[Span]) -> Iterator[None]:
     """Of ``arenas``, which hold several tensors each, kernels may access ``tensors`` only."""
@@ -52,13 +57,21 @@ class Bounds:
         spans.sort()
         self._names = [name for _, _, name in spans]
         self._begins = np.array([begin for begin, _, _ in spans], dtype=np.uint64)
+        self._writers: dict[int, Any] = {}
+        """By span: the program, from 1, that stored each byte last."""
+        self._ordered = False
+        """Whether an atomic operation has run, which may order programs."""
         self._ends = np.maximum.accumulate(np.array([end for _, end, _ in spans], dtype=np.uint64))
 
-    def check(self, what: str, addresses: Any, mask: Any, item_bytes: int) -> None:
-        """Raise for the first address that is in no span.
+    def check(self, what: str, addresses: Any, mask: Any, item_bytes: int, program: int) -> None:
+        """Raise for the first address that is in no span, or holds what another program stored.
+
+        Args:
+            what: ``load``, ``store`` or ``atomic operation``.
+            program: its number in the launch, from 1.
 
         Raises:
-            OutOfBoundsError: there is one.
+            OutOfBoundsError, RaceError: there is one.
         """
         used = np.asarray(addresses, dtype=np.uint64)[np.asarray(mask, dtype=bool)]
         if not self.known or used.size == 0 or self._begins.size == 0:
@@ -66,6 +79,7 @@ class Bounds:
         span = np.searchsorted(self._begins, used, side="right").astype(np.int64) - 1
         outside = (span < 0) | (used + np.uint64(item_bytes) > self._ends[span])
         if not outside.any():
+            self._check_order(what, used, span, program)
             return
         at = int(outside.argmax())
         nearest = max(int(span[at]), 0)
@@ -75,6 +89,24 @@ class Bounds:
             f"a {what} of {int(outside.sum())} elements outside of the arguments, the first {where} "
             f"{self._names[nearest]}: is its mask missing?"
         )
+
+    def _check_order(self, what: str, used: Any, span: Any, program: int) -> None:
+        self._ordered |= what == "atomic operation"
+        if self._ordered:
+            return
+        for each in np.unique(span):
+            offsets = (used[span == each] - self._begins[each]).astype(np.int64)
+            if what == "store":
+                size = int(self._ends[each] - self._begins[each])
+                self._writers.setdefault(each, np.zeros(size, dtype=np.int32))[offsets] = program
+            elif each in self._writers:
+                writer = self._writers[each][offsets]
+                others = int(((writer != 0) & (writer != program)).sum())
+                if others:
+                    raise RaceError(
+                        f"a load of {others} elements of {self._names[each]} that another program of the "
+                        "launch stored: programs run in any order. Is an atomic missing?"
+                    )
 
 
 def _tensors_in(arg: Any) -> list[torch.Tensor]:

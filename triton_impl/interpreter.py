@@ -10,7 +10,8 @@ every GPU:
 * Overflow and operations on infinities warn, where a GPU continues with inf and NaN.
 * NVIDIA's libdevice is missing: `triton_impl.libdevice`.
 * ``tl.dot`` of fp32 is exact, where tensor cores take TF32 unless ``input_precision`` says otherwise.
-* Loads and stores outside of the arguments are errors: `triton_impl.addresses`.
+* Loads and stores outside of the arguments, and loads of what another program stores, are errors:
+  `triton_impl.addresses`.
 * A search by ``@triton.autotune`` needs a GPU: the first configuration runs.
 * ``kernel.warmup`` returns nothing: `triton_impl.recorded_device`.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
@@ -135,17 +136,30 @@ def match_gpu_arithmetic() -> None:
 
     def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         mask = one_bit(mask)
-        check("load", ptrs, mask)
+        check(builder, "load", ptrs, mask)
         return load(builder, ptrs, mask, *rest, **named)
 
     def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         mask = one_bit(mask)
-        check("store", ptrs, mask)
+        check(builder, "store", ptrs, mask)
         return store(builder, ptrs, value, mask, *rest, **named)
 
-    def check(what: str, ptrs: Any, mask: Any) -> None:
+    rmw = interpreter.InterpreterBuilder.create_atomic_rmw
+    cas = interpreter.InterpreterBuilder.create_atomic_cas
+
+    def atomic_rmw(builder: Any, operation: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        check(builder, "atomic operation", ptrs, one_bit(mask))
+        return rmw(builder, operation, ptrs, value, mask, *rest)
+
+    def atomic_cas(builder: Any, ptrs: Any, *rest: Any) -> Any:
+        check(builder, "atomic operation", ptrs, one_bit(np.ones_like(ptrs.data)))
+        return cas(builder, ptrs, *rest)
+
+    def check(builder: Any, what: str, ptrs: Any, mask: Any) -> None:
+        (x, y, z), (columns, rows, _) = builder.grid_idx, builder.grid_dim
+        program = 1 + x + columns * (y + rows * z)
         for each in bounds:
-            each.check(what, ptrs.data, mask.data, ptrs.get_element_ty().primitive_bitwidth // 8)
+            each.check(what, ptrs.data, mask.data, ptrs.get_element_ty().primitive_bitwidth // 8, program)
 
     def unseen(method: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -215,6 +229,8 @@ def match_gpu_arithmetic() -> None:
     Autotuner.run = first_configuration
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
+    interpreter.InterpreterBuilder.create_atomic_rmw = atomic_rmw
+    interpreter.InterpreterBuilder.create_atomic_cas = atomic_cas
     interpreter.InterpreterBuilder.create_dot = tensor_core_dot
     interpreter.InterpreterBuilder.create_fp_to_fp = exact_fp_to_fp
     interpreter.InterpreterBuilder.create_fma = fused_fma

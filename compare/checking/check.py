@@ -107,6 +107,7 @@ class _Calls:
     first: Outputs | None = None
     """The outputs of the first call."""
     notes: dict[str, None] = field(default_factory=dict)
+    """What a reader should know, each once."""
 
     def check(self, probe: Probe) -> None:
         """Call it on the inputs of a probe."""

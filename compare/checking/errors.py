@@ -116,7 +116,8 @@ def mismatch_of(
         offset = block.out.storage_offset() - output.storage_offset()
         for whole, part in ((expected, block.ref), (wrong, ~(compared.accepted | compared.special))):
             whole.as_strided(part.shape, block.out.stride(), offset).copy_(part)
-    return mismatch(output, expected, wrong)
+    plain = case.fill == "normal" and case.layout == "contiguous"
+    return mismatch(output, expected, wrong, plain=plain, formula=op.summary)
 
 
 class _OutputBlock(NamedTuple):

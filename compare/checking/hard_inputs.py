@@ -15,16 +15,66 @@ MAX_FLOPS = 1 << 24
 
 
 def hard_cases(op: Op) -> list[Case]:
-    """The op's own smoke and edge cases that are small, the most unlike ones first."""
-    seen: set[tuple[str, object]] = set()
-    unlike: list[Case] = []
-    alike: list[Case] = []
-    for case in dict.fromkeys((*op.cases.edge, *op.cases.smoke)):
-        if is_small(op, case):
-            traits = {("fill", case.fill), ("layout", case.layout), ("dtype", case.dtype), *case.dims}
-            (alike if traits <= seen else unlike).append(case)
-            seen |= traits
-    return unlike + alike
+    """The op's own small smoke and edge cases and what they lack, the most unlike first, empty ones last.
+
+    First come new fills, layouts, dtypes and options, then new sizes: the time for them may end.
+    """
+    own = [case for case in dict.fromkeys((*op.cases.edge, *op.cases.smoke)) if is_small(op, case)]
+    kinds: set[object] = set()
+    sizes: set[object] = set()
+    order: dict[Case, tuple[bool, bool, bool]] = {}
+    for case in dict.fromkeys((*own, *_missing(op, own), *_long(op, own))):
+        of_kind = {case.fill, case.layout, (case.dtype, case.layout), *op.options(case).items()}
+        of_size = set(case.dims)
+        order[case] = 0 in _sizes(op, case), of_kind <= kinds, of_size <= sizes
+        kinds |= of_kind
+        sizes |= of_size
+    return sorted(order, key=lambda case: order[case])
+
+
+def _sizes(op: Op, case: Case) -> list[int]:
+    """Of its dimensions, without those that are options."""
+    return [size for name, size in case.dims if name not in op.options(case)]
+
+
+def _missing(op: Op, own: list[Case]) -> Iterator[Case]:
+    """Each layout and a fill of zeros for each dtype that has none: a kernel may take one dtype only."""
+    for dtype in op.dtypes:
+        for layout in dict.fromkeys(case.layout for case in own):
+            if not any(case.dtype == dtype and case.layout == layout for case in own):
+                yield replace(next(case for case in own if case.layout == layout), dtype=dtype)
+        of_fill = next((case for case in own if case.fill in ("nan", "neg_inf")), None)
+        if of_fill and not any(case.dtype == dtype and case.fill == "zero" for case in own):
+            yield replace(of_fill, dtype=dtype, fill="zero")
+
+
+_LONG = 1061
+"""More rows or tiles than a persistent kernel has blocks on any GPU: its loop iterates."""
+
+
+def _long(op: Op, own: list[Case]) -> Iterator[Case]:
+    """A case for each size that is always less than `_LONG`; with a single one up to the limit."""
+    if op.cost(op.cases.default).compute_bound:  # as many programs take minutes in Triton's interpreter
+        return
+    plain = [case for case in own if case.fill == "normal" and case.layout == "contiguous"]
+    plain = [case for case in plain if all(x.numel() for x in meta_inputs(op, case))]
+    # Of the first dtype, which most kernels take, and with few sizes of 0 or 1.
+    plain.sort(key=lambda case: (op.dtypes.index(case.dtype), sum(size < 2 for size in case.shape)))
+    for name in op.dims:
+        largest = max(case[name] for case in plain)
+        for case in plain:
+            changed = _with(case, name, _LONG if len(op.dims) > 1 else _largest(op, case, name))
+            if changed[name] > 2 * largest and is_small(op, changed) and is_valid(op, changed):
+                yield changed
+                break
+
+
+def _largest(op: Op, case: Case, name: str) -> int:
+    """The largest odd size of a dimension with which the case is small."""
+    size = 1
+    while is_small(op, _with(case, name, 2 * size + 1)):
+        size = 2 * size + 1
+    return size
 
 
 def is_small(op: Op, case: Case) -> bool:

@@ -12,7 +12,7 @@ _FILLS = {
     "huge": "an overflow: is the row maximum subtracted before exp, are sums kept in fp32?",
     "neg_inf": "rows of -inf, or -inf - (-inf): is NaN or 0 what the reference has there?",
     "nan": "NaN is lost: a comparison or fmaxf drops it",
-    "zero": "a division by 0, or a log of it",
+    "zero": "a division by 0, another eps, or padding that joins a reduction",
 }
 _LAYOUTS = {
     "padded": "is the stride of a row taken for its length?",
@@ -38,7 +38,7 @@ def hint_of(op: Op, passed: Sequence[Case], failed: Sequence[Case]) -> str:
         return ""
     traits = list(_traits(op, failed[0]))
     pairs = [
-        ((lambda case, one=one, two=two: one(case) and two(case)), f"{words.partition(':')[0]} and {more}")
+        ((lambda case, one=one, two=two: one(case) and two(case)), _both(words, more))
         for (one, words), (two, more) in itertools.combinations(traits, 2)
     ]
     best, hint = _LEAST_SCORE, ""
@@ -50,6 +50,20 @@ def hint_of(op: Op, passed: Sequence[Case], failed: Sequence[Case]) -> str:
     return hint
 
 
+def _both(words: str, more: str) -> str:
+    """In words, that a case has two traits."""
+    if words.endswith(_OPTION) and more.endswith(_DIFFER):
+        return (
+            f"{words.partition(':')[0]} and {more.partition(':')[0]}: is a mask aligned at the other corner?"
+        )
+    return f"{words.partition(':')[0]} and {more}"
+
+
+_OPTION = ": is this option read, and no index off by one?"
+_DIFFER = ": is one taken for the other?"
+_TAIL = ": is the last tile lost (tail), or does its padding join a reduction?"
+
+
 def _traits(op: Op, case: Case) -> Iterator[Trait]:
     """Traits of a case, the most telling first, each in words."""
 
@@ -59,6 +73,8 @@ def _traits(op: Op, case: Case) -> Iterator[Trait]:
 
     if case.fill != "normal":
         yield has(lambda each: each.fill), f"{case.fill} values: {_FILLS[case.fill]}"
+        if op.special:
+            yield (lambda each: each.fill != "normal"), f"{op.special}: are they handled?"
     if case.layout != "contiguous":
         yield has(lambda each: each.layout), f"{case.layout} inputs: {_meaning(case)}"
         yield has(_meaning), f"{case.layout} and like inputs: {_meaning(case)}"
@@ -70,16 +86,16 @@ def _traits(op: Op, case: Case) -> Iterator[Trait]:
         yield has(lambda each: 0 in each.shape), "empty sizes: a grid of 0 blocks, or nothing to reduce"
     for name, value in op.options(case).items():
         shown = int(value) if isinstance(value, bool) else value
-        yield has(partial(_option, op, name)), f"{name}={shown}: is this option read?"
+        yield has(partial(_option, op, name)), f"{name}={shown}{_OPTION}"
     for first, second in itertools.combinations(op.dims, 2):
         if case[first] != case[second]:
-            words = f"{first} other than {second}: is one taken for the other?"
+            words = f"{first} other than {second}{_DIFFER}"
             yield has(partial(_differ, first, second)), words
     for name, tile in itertools.product(op.dims, _TILES):
         if case[name] % tile:
-            words = f"{name} that is no multiple of {tile}: the last tile's mask, or what it loads?"
+            words = f"{name} that is no multiple of {tile}{_TAIL}"
             yield has(partial(_is_partial, name, tile)), words
-    yield has(lambda each: each.dtype), f"{case.dtype}: is it loaded as another dtype?"
+    yield has(lambda each: each.dtype), f"{case.dtype}: is it loaded or rounded as another dtype?"
 
 
 def _meaning(case: Case) -> str:

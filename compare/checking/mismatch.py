@@ -15,20 +15,29 @@ _SAME = 0.01
 """Factors or differences closer than this, relative to their median, count as one constant."""
 
 
-def mismatch(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> Mismatch | None:
+def mismatch(
+    output: torch.Tensor,
+    expected: torch.Tensor,
+    wrong: torch.Tensor,
+    *,
+    plain: bool = False,
+    formula: str = "",
+) -> Mismatch | None:
     """The first wrong element in row-major order and the pattern of all wrong ones; None where none is wrong.
 
     Args:
         output: what an implementation returned.
         expected: the reference, fp64, of the same shape.
         wrong: bool, of the same shape: the elements beyond the tolerance.
+        plain: the inputs are ordinary and contiguous, so that they have no NaN, nor any between them.
+        formula: what the op computes, as ``c = a @ b``: only hints that fit it are given.
     """
     count = int(wrong.sum())
     if count == 0:
         return None
     at = int(wrong.flatten().int().argmax())
     index = tuple(int(place) for place in torch.unravel_index(torch.tensor(at), wrong.shape))
-    where, what = _places(wrong), _values(output, expected, wrong)
+    where, what = _places(wrong), _values(output, expected, wrong, plain, formula)
     return Mismatch(
         index=index,
         got=float(output[index]),
@@ -83,32 +92,110 @@ def _along(indices: list[int], size: int, name: str) -> str:
     return f"only the first {len(indices)} {many}" if first == 0 else f"only {many} {first} to {last}"
 
 
-def _values(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+def _values(
+    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, plain: bool, formula: str
+) -> str:
     """The pattern of the wrong values; empty where none is seen."""
     got, want = output.double()[wrong], expected[wrong]
     everything = "all" if len(got) == wrong.numel() else "there"
     for name, holds in (("NaN", got.isnan()), ("infinity", got.isinf()), ("zero", got == 0)):
         if holds.all() and not (name == "zero" and (want == 0).any()):
-            return f"{everything} {name}"
-    if output.dim() == 2 and output.shape[0] == output.shape[1] > 1 and wrong.sum() > 1:
-        turned = expected.T
-        if torch.allclose(output.double(), turned, rtol=_SAME, atol=0.0) and not turned.equal(expected):
-            return "the transposed result"
-    if len(got) < 2:
-        return ""
-    usable = got.isfinite() & want.isfinite() & (want != 0)
-    if usable.all():
-        factor = _constant(got / want)
-        if factor is not None and abs(factor - 1) > _SAME:
+            unwritten = name == "NaN" and plain and bool(expected.isfinite().all())
+            return f"{everything} {name}" + (_UNWRITTEN if unwritten else "")
+    if moved := _moved(output.double(), expected, wrong):
+        return moved
+    if not (got.isfinite().all() and want.isfinite().all()):
+        return _OVERFLOW if plain and expected.isfinite().all() else ""
+    if len(got) > 1:
+        if (want != 0).all() and (factor := _constant(got / want)) is not None and abs(factor - 1) > _SAME:
             return f"off by a constant factor {factor:.3g}"
-        if factor is not None:
-            error = float((got / want - 1).abs().median())
-            return f"relative error about {error:.0e}: another eps, or a sum of lower precision?"
-    if got.isfinite().all() and want.isfinite().all():
-        offset = _constant(got - want)
-        if offset is not None:
+        if (offset := _constant(got - want)) is not None:
             return f"off by a constant {offset:.3g}"
+    if not output.is_floating_point():
+        return _counts(got - want)
+    return _row_factors(output.double(), expected, wrong) or _small(output, got, want, formula)
+
+
+_UNWRITTEN = ": is memory read that nothing has written, as shared memory or a sum that is not zeroed?"
+_OVERFLOW = (
+    "some NaN or infinite: does a sum overflow, as in fp16, or is memory read that nothing has written?"
+)
+_MOST_MOVED = 1 << 20
+"""Elements of a larger output are not looked for elsewhere."""
+
+
+def _moved(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+    """That the wrong elements are other elements of the reference; empty where they are not."""
+    if int(wrong.sum()) < 3 or output.numel() > _MOST_MOVED:
+        return ""
+    if torch.isclose(output[wrong], expected[wrong], rtol=_SMALL_SCALE, atol=0.0).float().mean() > 0.5:
+        return ""
+
+    def fits(other: torch.Tensor) -> bool:
+        return bool(torch.isclose(output[wrong], other[wrong], rtol=_SAME, atol=0.0).float().mean() > 0.9)
+
+    if output.dim() == 2 and min(output.shape) > 1 and fits(expected.T.reshape(output.shape)):
+        return "the transposed result"
+    for dim, step in itertools.product(range(output.dim()), (1, -1)):
+        if output.shape[dim] > 2 and fits(expected.roll(step, dim)):
+            name = _name(dim, output.dim())
+            return f"the value of the {'previous' if step > 0 else 'next'} {name}: off by one in an index?"
+    values, others = output[wrong].sort().values, expected[wrong].sort().values
+    if torch.allclose(values, others, rtol=1e-3, atol=0.0):
+        return "the right values in other places: are two indices swapped, or not transposed?"
     return ""
+
+
+def _counts(difference: torch.Tensor) -> str:
+    """Of whole numbers that are all too large or all too small."""
+    least, most = sorted((abs(int(difference.min())), abs(int(difference.max()))))
+    by = f"off by {most}" if least == most else f"off by {least} to {most}"
+    if (difference > 0).all():
+        return f"too many, {by}: is padding counted, or memory not zeroed?"
+    if (difference < 0).all():
+        return f"too few, {by}: are elements lost, or added without an atomic?"
+    return ""
+
+
+def _row_factors(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+    """That each row, along the last dimension, is off by a factor of its own."""
+    if output.dim() < 2 or output.shape[-1] < 4:
+        return ""
+    ratio = torch.where(wrong & (expected != 0), output / expected, math.nan).flatten(0, -2)
+    ratio = ratio[(~ratio.isnan()).sum(1) > output.shape[-1] // 2]
+    if len(ratio) == 0:
+        return ""
+    factor = ratio.nanmedian(1, keepdim=True).values
+    near = (ratio - factor).abs() <= 0.05 * (factor - 1).abs()
+    if not near[~ratio.isnan()].float().mean() > 0.9:
+        return ""
+    which = f"each row off by a factor of its own, {float(factor.min()):.6g} to {float(factor.max()):.6g}"
+    return f"{which}: does its sum have all of its elements, and no padding?"
+
+
+_SMALL = 2.0**-8
+"""Relative error of bf16: a sum of lower precision makes none that is larger."""
+_SMALL_SCALE = 0.05
+
+
+def _small(output: torch.Tensor, got: torch.Tensor, want: torch.Tensor, formula: str) -> str:
+    """Of errors that are small beside the values: what makes them, by whether they follow the values."""
+    size, error = float(want.abs().median()), got - want
+    relative = float(error.abs().median()) / size if size > 0 else math.inf
+    follows = len(got) > 2 and abs(float(torch.corrcoef(torch.stack((error, want)))[0, 1])) > 0.4
+    if not relative < (_SMALL_SCALE if follows and "eps" in formula else _SMALL):
+        return ""
+    about = f"relative error about {relative:.0e}"
+    eps = torch.finfo(output.dtype).eps
+    if output.dtype in _HALVES and relative < 2 * eps and (got.abs() <= want.abs()).all():
+        return f"{about}: truncated to {_HALVES[output.dtype]}, not rounded?"
+    causes = ["TF32 (input_precision='ieee' in Triton)"] * ("@" in formula)
+    if "eps" in formula:
+        causes += ["another eps", "N - 1 for N"] if follows else ["terms that cancel"]
+    return f"{about}: {', '.join(causes)}{' or ' * bool(causes)}a sum of lower precision, as fp16?"
+
+
+_HALVES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def _constant(values: torch.Tensor) -> float | None:

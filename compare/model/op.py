@@ -292,6 +292,8 @@ class Op:
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
 
+    special: str = ""
+    """What every fill but the usual adds beside its values: ``targets of -100, which are ignored``."""
     weights: tuple[str, ...] = ()
     """Inputs that stay the same from call to call, which `Implementation.prepare` may rearrange offline."""
 

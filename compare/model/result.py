@@ -58,12 +58,13 @@ OTHER_SIZES = "other sizes"
 HARD_INPUTS = "hard inputs"
 REPEATABLE = "repeatable"
 THREAD_ORDERS = "thread orders"
+MEMORY = "memory"
 SANITIZER = "sanitizer"
 NOT_SANITIZED = "compute-sanitizer does not start here"
 """How the reason of a row begins that it could not watch, whatever the row."""
 CONDUCT = (
     *("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", OTHER_SIZES, HARD_INPUTS),
-    *(THREAD_ORDERS, SANITIZER),
+    *(THREAD_ORDERS, MEMORY, SANITIZER),
 )
 """Names of findings on how an output came about, or on other cases: its values may still be correct."""
 

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 
 from compare.history.crossover import Standing, standing
 from compare.model.op import WAYS
-from compare.model.result import HARD_INPUTS, OTHER_SIZES, WRONG, CaseComparison, Comparison, Row
+from compare.model.result import (
+    HARD_INPUTS,
+    MEMORY,
+    OTHER_SIZES,
+    SANITIZER,
+    THREAD_ORDERS,
+    WRONG,
+    CaseComparison,
+    Comparison,
+    Row,
+)
 from compare.report import lines, summary
 from compare.report.layout import Column, fitted, grid, paragraph
 from compare.report.lines import WORDS, Line
@@ -92,8 +102,10 @@ def failure(case: str, rows: Sequence[Row]) -> list[str]:
     """``WRONG  label on case: reason``, and the first mismatch."""
     reason = rows[0].reason
     finding, _, detail = reason.partition(": ")
-    if finding in (HARD_INPUTS, OTHER_SIZES):  # names the case itself
+    if finding in (HARD_INPUTS, OTHER_SIZES, THREAD_ORDERS):  # names the case itself
         case, _, reason = detail.partition(": ")
+    elif finding in (MEMORY, SANITIZER):
+        reason = detail
     words = reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
     verdict = WORDS["disagrees" if rows[0].status in WRONG else "failed"].upper()

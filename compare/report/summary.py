@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compare import registry
 from compare.model.op import WAYS, way_of
-from compare.model.result import HARD_INPUTS, UNREAD, WRONG, CaseComparison, Comparison, Row
+from compare.model.result import HARD_INPUTS, SANITIZER, UNREAD, WRONG, CaseComparison, Comparison, Row
 from compare.report import lines
 from compare.report.lines import Line, grouped
 from compare.report.tables import number, percent
@@ -246,6 +246,19 @@ def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) 
         elif not line.us:
             words.append("not timed")
         yield ", ".join(words)
+        yield from (f"{line.label}: {note}" for note in _notes(comparison, line.row))
+
+
+def _notes(comparison: Comparison, row: Row) -> list[str]:
+    """What its author should know of a correct row, each once."""
+    agreements = [
+        each.agreement
+        for case in comparison.cases
+        for each in case.rows
+        if each.label == row.label and each.agreement
+    ]
+    sanitized = [f.detail for each in agreements for f in each.findings if f.name == SANITIZER and f.passed]
+    return list(dict.fromkeys((*(note for each in agreements for note in each.notes), *sanitized)))
 
 
 def _on_inputs(comparison: Comparison, row: Row) -> str:

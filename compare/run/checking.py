@@ -93,12 +93,12 @@ def _sanitize(context: Context, result: CaseResult) -> None:
 def _more_findings(context: Context, step: Step) -> list[str]:
     """What a user's row is checked on beside the case: on hard inputs once in a run.
 
-    Without hard inputs a CPU checks memory accesses and thread orders on the cases themselves.
+    Memory accesses and thread orders are then checked on these, else on each case.
     """
     more = [OTHER_SIZES] if step.inspect else []
     if not context.options.hard_inputs:
-        return more if context.on_gpu else [*more, THREAD_ORDERS]
-    return [*more, HARD_INPUTS] if step == context.first_check else more
+        return [*more, THREAD_ORDERS]
+    return [*more, HARD_INPUTS, THREAD_ORDERS] if step == context.first_check else more
 
 
 def _matched(

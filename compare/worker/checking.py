@@ -24,11 +24,20 @@ from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import settle_vector_math
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.model.op import Case, Implementation, Op, UsageError
-from compare.model.result import HARD_INPUTS, OTHER_SIZES, THREAD_ORDERS, Agreement, Finding, Tuning
+from compare.model.result import (
+    HARD_INPUTS,
+    MEMORY,
+    OTHER_SIZES,
+    THREAD_ORDERS,
+    Agreement,
+    Finding,
+    Mismatch,
+    Tuning,
+)
 from compare.tuning import cache
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers, WorkerStage
-from compare.worker.hard_inputs import check_hard_inputs, check_thread_orders
+from compare.worker.hard_inputs import check_hard_inputs, in_thread_orders, memory_problem
 from compare.worker.parallel import cores, run_parallel
 from compare.worker.pool import WorkerPool
 from compare.worker.process import Ended, Raised, Worker
@@ -181,13 +190,9 @@ class Checking:
             CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels, self._helpers),
         )
         clock("checked in")
-        if impl.user_file and agreement.passed and HARD_INPUTS in self._more:
-            agreement = self._on_hard_inputs(impl, worker, agreement)
-            clock("hard inputs in")
-        if impl.user_file and agreement.passed and OTHER_SIZES in self._more:
-            agreement = self._elsewhere(impl, worker, agreement)
-        if impl.user_file and agreement.passed and THREAD_ORDERS in self._more and impl.route == "cupy":
-            agreement = self._in_thread_orders(impl, worker, agreement)
+        if impl.user_file:
+            agreement = self._more_on(impl, worker, agreement)
+            clock("more checked in")
         outcome.agreement = agreement
         if not worker.alive:  # a hard input ended it
             return
@@ -195,6 +200,24 @@ class Checking:
         outcome.held_bytes = rest.held_bytes
         if rest.kept_bytes > self.allowance():
             raise worker.end(f"it keeps {rest.kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
+
+    def _more_on(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
+        """``agreement`` of a user's implementation with the findings asked for beside the case's."""
+        watches = impl.route == "cupy" and self._device.type == "cpu"
+        if not agreement.passed:
+            problem = memory_problem(self._op, impl, self._case, worker) if watches else ""
+            memory = (Finding(MEMORY, False, problem),) if problem else ()
+            return replace(agreement, findings=(*memory, *agreement.findings))
+        right = [self._case]
+        if HARD_INPUTS in self._more:
+            agreement, passed = self._on_hard_inputs(impl, worker, agreement)
+            right += passed
+        if agreement.passed and OTHER_SIZES in self._more:
+            agreement = self._elsewhere(impl, worker, agreement)
+        if agreement.passed and THREAD_ORDERS in self._more and watches:
+            finding = in_thread_orders(self._op, impl, right, worker)
+            agreement = _with(agreement, finding, None)
+        return agreement
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""
@@ -212,26 +235,18 @@ class Checking:
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement
         problem = "" if found.passed else f"{case}: {found.reason}; right on {self._case}"
-        finding = Finding(OTHER_SIZES, found.passed, problem)
-        return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
+        return _with(agreement, Finding(OTHER_SIZES, found.passed, problem), found.mismatch)
 
-    def _on_hard_inputs(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
-        """``agreement`` with one more finding: whether the output is correct on the op's own hard inputs."""
+    def _on_hard_inputs(
+        self, impl: Implementation, worker: Worker, agreement: Agreement
+    ) -> tuple[Agreement, list[Case]]:
+        """``agreement`` with a finding on the op's own hard inputs, and those on which it is correct."""
         baseline = registry.implementations(self._op.name, (self._op.baseline,))
         theirs = self._pool.of(baseline[0])
         budget_s = _HARD_GPU_S if self._device.type == "cuda" else _HARD_CPU_S
         with self._hard:
             result = check_hard_inputs(self._op, impl, self._case, worker, theirs, budget_s)
-        finding = result.finding(self._op)
-        findings = (*agreement.findings, finding)
-        return replace(agreement, passed=finding.passed, findings=findings, mismatch=result.mismatch)
-
-    def _in_thread_orders(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
-        """``agreement`` with one more finding: on memory accesses and other thread orders."""
-        result = check_thread_orders(self._op, impl, self._case, worker)
-        finding = Finding(THREAD_ORDERS, not result.failed, result.problem)
-        findings = (*agreement.findings, finding)
-        return replace(agreement, passed=finding.passed, findings=findings, mismatch=result.mismatch)
+        return _with(agreement, result.finding(self._op), result.mismatch), result.passed
 
     def _first_call(
         self, impl: Implementation, worker: Worker, buffers: CaseBuffers
@@ -268,6 +283,12 @@ class Checking:
         except Exception:  # memory, most likely: every check meets it again and says so
             made = probes(None)
         self._probes.set_result(made)
+
+
+def _with(agreement: Agreement, finding: Finding, mismatch: Mismatch | None) -> Agreement:
+    """``agreement``, which has passed, with one more finding."""
+    findings = (*agreement.findings, finding)
+    return replace(agreement, passed=finding.passed, findings=findings, mismatch=mismatch)
 
 
 class _LimitsOf(ToleranceFromBaseline):

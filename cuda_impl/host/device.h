@@ -46,8 +46,12 @@ inline int __syncthreads_and(int predicate) {
 
 // One thread runs at a time, and control passes through a mutex: memory is sequentially consistent.
 inline void __threadfence_block() {}
-inline void __threadfence() {}
-inline void __threadfence_system() {}
+inline void __threadfence() {
+    host_synchronizes(nullptr, 0);
+}
+inline void __threadfence_system() {
+    host_synchronizes(nullptr, 0);
+}
 inline void __nanosleep(unsigned) {
     host::spin();
 }
@@ -190,48 +194,50 @@ namespace host {
 template <typename T>
 using Same = std::common_type_t<T>;  // only the pointer determines an atomic's type
 
-template <typename T>
-T exchange(T* ptr, T value) {
+// An atomic operation: `change` of the old value, which it returns. It is no access of `watch.cpp`'s.
+template <typename T, typename Change>
+__attribute__((no_sanitize_thread, noinline)) T exchange(T* ptr, Change change) {
+    host_synchronizes(ptr, sizeof(T));
     const T old = *ptr;
-    *ptr = value;
+    *ptr = change(old);
     return old;
 }
 }  // namespace host
 
 template <typename T>
 T atomicAdd(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, T(*ptr + value));
+    return host::exchange(ptr, [=](T old) { return T(old + value); });
 }
 template <typename T>
 T atomicSub(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, T(*ptr - value));
+    return host::exchange(ptr, [=](T old) { return T(old - value); });
 }
 template <typename T>
 T atomicExch(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, T(value));
+    return host::exchange(ptr, [=](T) { return T(value); });
 }
 template <typename T>
 T atomicMax(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, *ptr < value ? value : *ptr);
+    return host::exchange(ptr, [=](T old) { return old < value ? T(value) : old; });
 }
 template <typename T>
 T atomicMin(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, value < *ptr ? value : *ptr);
+    return host::exchange(ptr, [=](T old) { return value < old ? T(value) : old; });
 }
 template <typename T>
 T atomicAnd(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, T(*ptr & value));
+    return host::exchange(ptr, [=](T old) { return T(old & value); });
 }
 template <typename T>
 T atomicOr(T* ptr, host::Same<T> value) {
-    return host::exchange(ptr, T(*ptr | value));
+    return host::exchange(ptr, [=](T old) { return T(old | value); });
 }
 template <typename T>
 T atomicCAS(T* ptr, host::Same<T> expected, host::Same<T> value) {
-    return host::exchange(ptr, *ptr == expected ? value : *ptr);
+    return host::exchange(ptr, [=](T old) { return old == expected ? T(value) : old; });
 }
 inline unsigned atomicInc(unsigned* ptr, unsigned limit) {
-    return host::exchange(ptr, *ptr >= limit ? 0u : *ptr + 1);
+    return host::exchange(ptr, [=](unsigned old) { return old >= limit ? 0u : old + 1; });
 }
 
 // ---- arithmetic --------------------------------------------------------------------------------------

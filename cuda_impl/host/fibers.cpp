@@ -220,7 +220,7 @@ class Block {
 };
 
 thread_local Block* current_block = nullptr;
-std::uint64_t blocks_run = 0;
+std::uint64_t blocks_run = 0, launches_run = 0;
 
 // ---- one launch: which block runs --------------------------------------------------------------------
 
@@ -270,6 +270,7 @@ class Launch {
     const void* const object;
     bool reverse;  // the last thread of a block first
     bool apart;    // a warp runs to its next barrier before the next warp runs
+    const std::uint64_t number = ++launches_run;
 
   private:
     static constexpr unsigned NOBODY = ~0u;
@@ -622,6 +623,9 @@ void Block::moment(Moment& now) {
            running_->met,
            wakes_,
            number_,
+           launch_.number,
+           static_cast<const char*>(stacks_),
+           STACK_BYTES * fibers_.size(),
            {static_cast<const char*>(static_shared_.start), static_cast<const char*>(shared_.get())},
            {static_shared_.bytes, launch_.shared_bytes}};
 }

@@ -74,6 +74,9 @@ struct Moment {
     unsigned warp_round;    // meetings of its warp when it last took part in one
     std::uint64_t wakes;    // of threads that waited on a place: named barriers, mbarriers
     std::uint64_t block;    // differs between blocks, and between launches
+    std::uint64_t launch;
+    const char* stacks;     // memory of the block's threads
+    std::size_t stack_bytes;
     const char* shared[2];  // static and dynamic shared memory
     std::size_t shared_bytes[2];
 };
@@ -84,6 +87,9 @@ bool moment(Moment& now);
 [[noreturn]] void fail(const std::string& message);
 bool reverse_order();
 
+}  // namespace host
+extern "C" void host_synchronizes(const void* changed, std::size_t bytes);  // in watch.cpp
+namespace host {
 void spin();  // lets every other thread of every block run first
 unsigned lane();
 void* dynamic_shared();

@@ -92,12 +92,14 @@ int launch_packed(void (*kernel)(Parameters...), const Request& request) {
 }  // namespace host
 
 // The only export of a shared object made for Python: `error` receives the error message.
+// The kernel is named outside of the function, whose parameters may have the kernel's name.
 #define HOST_ENTRY(...)                                                                               \
+    static const auto host_kernel = &__VA_ARGS__;                                                     \
     extern "C" int host_launch(const unsigned* grid, const unsigned* block, std::size_t shared_bytes, \
                                const host::Argument* arguments, std::size_t count, char* error,       \
                                std::size_t error_bytes) {                                             \
         const host::Request request = {                                                               \
             grid,  block, shared_bytes, arguments,                                                    \
             count, error, error_bytes,  reinterpret_cast<const void*>(&host_launch)};                 \
-        return host::launch_packed(&__VA_ARGS__, request);                                            \
+        return host::launch_packed(host_kernel, request);                                             \
     }

@@ -1,13 +1,16 @@
-// Checks every access to memory of a kernel that was built with -fsanitize=kernel-address, whose calls come
-// here in place of the kernel's: is it aligned, is it within a tensor, and is it ordered against the accesses
-// of other threads to the same shared memory? The first problem ends the launch.
+// Checks every access to memory of a kernel that was built with -fsanitize=thread, whose calls come here in
+// place of ThreadSanitizer's: is it aligned, is it within a tensor, and is it ordered against the accesses
+// of other threads to the same memory? The first problem ends the launch.
 //
-// Limits: a race needs a read, as threads may write equal values; of the reads since a write the last one is
-// known; accesses between which a named barrier or an mbarrier was passed count as ordered.
+// Limits: a race needs a read, as threads may write equal values; of the threads that read since a write the
+// last two are known; accesses between which a named barrier or an mbarrier was passed count as ordered.  In global memory
+// a race is a read of what another thread wrote before; from a launch's first fence or atomic operation on,
+// which may order its blocks, none is looked for there.
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "fibers.h"
@@ -32,9 +35,15 @@ struct Access {
     std::uint64_t wakes;
     unsigned thread, block_round, warp_round;
     const void* code;
+    bool atomic = false;
 };
-// The last accesses to each byte of shared memory: static, dynamic.
-std::vector<Access> writes[2], reads[2];
+// The last accesses to each byte of shared memory: static, dynamic; reads of two threads.
+std::vector<Access> writes[2], reads[2], other_reads[2];
+
+// The last write to each byte of global memory in a launch; none is kept once its blocks communicate.
+std::unordered_map<std::uintptr_t, Access> global_writes;
+std::uint64_t global_launch = 0;
+bool blocks_communicate = false;
 
 bool ordered(const Access& before, const Moment& now) {
     if (before.block != now.block || before.thread == now.thread) return true;
@@ -54,21 +63,61 @@ std::string described(bool write, std::size_t bytes) {
     return std::string(write ? "writes " : "reads ") + std::to_string(bytes) + " bytes";
 }
 
+bool is_shared(const Moment& now, unsigned kind, std::uintptr_t address) {
+    const auto shared = reinterpret_cast<std::uintptr_t>(now.shared[kind]);
+    return shared != 0 && shared <= address && address < shared + now.shared_bytes[kind];
+}
+
 void check_shared(const Moment& now, unsigned kind, std::size_t offset, std::size_t bytes, bool write,
-                  const void* code) {
+                  const void* code, bool atomic = false) {
     const std::size_t size = now.shared_bytes[kind];
-    writes[kind].resize(std::max(writes[kind].size(), size));
-    reads[kind].resize(std::max(reads[kind].size(), size));
-    const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code};
+    for (auto* accesses : {&writes[kind], &reads[kind], &other_reads[kind]}) {
+        accesses->resize(std::max(accesses->size(), size));
+    }
+    const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code, atomic};
     for (std::size_t at = offset; at < std::min(offset + bytes, size); ++at) {
-        const Access& before = write ? reads[kind][at] : writes[kind][at];
-        if (!ordered(before, now)) {
+        Access &read = reads[kind][at], &other = other_reads[kind][at], &written = writes[kind][at];
+        const auto check_after = [&](const Access& before, const char* did) {
+            if (ordered(before, now) || (atomic && before.atomic)) return;
             fail("race in shared memory: thread " + std::to_string(now.thread) +
                  (write ? " writes" : " reads") + " at " + place(code) + " what thread " +
-                 std::to_string(before.thread) + (write ? " reads" : " writes") + " at " +
-                 place(before.code) + ", with no barrier between");
+                 std::to_string(before.thread) + did + " at " + place(before.code) +
+                 ", with no barrier between: is a __syncthreads() or an atomic missing?");
+        };
+        if (write) check_after(read, " reads");
+        if (write) check_after(other, " reads");
+        if (!write || atomic) check_after(written, " writes");
+        if (!write && read.thread != now.thread) other = read;
+        (write ? written : read) = access;
+    }
+}
+
+void begin(const Moment& now) {
+    if (now.launch == global_launch) return;
+    global_launch = now.launch;
+    global_writes.clear();
+    blocks_communicate = false;
+}
+
+void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
+    const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
+    begin(now);
+    if (blocks_communicate || (stacks <= address && address < stacks + now.stack_bytes)) return;
+    const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code};
+    for (std::uintptr_t at = address; at < address + bytes; ++at) {
+        if (write) {
+            global_writes[at] = access;
+            continue;
         }
-        (write ? writes : reads)[kind][at] = access;
+        const auto before = global_writes.find(at);
+        if (before == global_writes.end()) continue;
+        const bool elsewhere = before->second.block != now.block;
+        if (elsewhere || !ordered(before->second, now)) {
+            fail("race in global memory: thread " + std::to_string(now.thread) + " reads at " + place(code) +
+                 " what thread " + std::to_string(before->second.thread) +
+                 (elsewhere ? " of another block" : "") + " writes at " + place(before->second.code) +
+                 (elsewhere ? ": is an atomic missing?" : ": is a __syncthreads() or an atomic missing?"));
+        }
     }
 }
 
@@ -76,8 +125,8 @@ void check(std::uintptr_t address, std::size_t bytes, bool write, const void* co
     Moment now;
     if (!moment(now)) return;
     for (unsigned kind = 0; kind < 2; ++kind) {
-        const auto shared = reinterpret_cast<std::uintptr_t>(now.shared[kind]);
-        if (shared != 0 && shared <= address && address < shared + now.shared_bytes[kind]) {
+        if (is_shared(now, kind, address)) {
+            const auto shared = reinterpret_cast<std::uintptr_t>(now.shared[kind]);
             return check_shared(now, kind, address - shared, bytes, write, code);
         }
     }
@@ -85,10 +134,29 @@ void check(std::uintptr_t address, std::size_t bytes, bool write, const void* co
         fail(described(write, bytes) + " at " + place(code) + ", outside of every tensor: address " +
              std::to_string(address));
     }
+    check_global(now, address, bytes, write, code);
 }
 
 }  // namespace
 }  // namespace host
+
+// Called by fences, and by atomic operations with what they change.
+extern "C" void host_synchronizes(const void* changed, std::size_t bytes) {
+    host::Moment now;
+    const auto address = reinterpret_cast<std::uintptr_t>(changed);
+    if (!host::moment(now)) return;
+    for (unsigned kind = 0; kind < 2; ++kind) {
+        if (!host::is_shared(now, kind, address)) continue;
+        const auto offset = address - reinterpret_cast<std::uintptr_t>(now.shared[kind]);
+        return host::check_shared(now, kind, offset, bytes, true, __builtin_return_address(0), true);
+    }
+    if (host::within(host::arenas, address, 1) && !host::within(host::tensors, address, bytes)) {
+        host::fail("an atomic operation outside of every tensor: address " + std::to_string(address));
+    }
+    host::begin(now);
+    host::blocks_communicate = true;
+    host::global_writes.clear();
+}
 
 // Called from Python: pairs of addresses, first and last + 1.
 extern "C" void host_watch(const std::uintptr_t* arenas, std::size_t arena_count,
@@ -101,25 +169,33 @@ extern "C" void host_watch(const std::uintptr_t* arenas, std::size_t arena_count
 }
 
 // What the compiler calls before each access.
-#define WATCH(SIZE)                                                        \
-    extern "C" void __asan_load##SIZE##_noabort(std::uintptr_t address) {  \
-        host::check(address, SIZE, false, __builtin_return_address(0));    \
-    }                                                                      \
-    extern "C" void __asan_store##SIZE##_noabort(std::uintptr_t address) { \
-        host::check(address, SIZE, true, __builtin_return_address(0));     \
+#define WATCH(KIND, SIZE, WRITE)                                        \
+    extern "C" void __tsan_##KIND##SIZE(std::uintptr_t address) {       \
+        host::check(address, SIZE, WRITE, __builtin_return_address(0)); \
     }
-WATCH(1)
-WATCH(2)
-WATCH(4)
-WATCH(8)
-WATCH(16)
-extern "C" void __asan_loadN_noabort(std::uintptr_t address, std::size_t bytes) {
+#define WATCH_SIZE(SIZE)               \
+    WATCH(read, SIZE, false)           \
+    WATCH(write, SIZE, true)           \
+    WATCH(unaligned_read, SIZE, false) \
+    WATCH(unaligned_write, SIZE, true)
+WATCH_SIZE(1)
+WATCH_SIZE(2)
+WATCH_SIZE(4)
+WATCH_SIZE(8)
+WATCH_SIZE(16)
+extern "C" void __tsan_read_range(std::uintptr_t address, std::size_t bytes) {
     host::check(address, bytes, false, __builtin_return_address(0));
 }
-extern "C" void __asan_storeN_noabort(std::uintptr_t address, std::size_t bytes) {
+extern "C" void __tsan_write_range(std::uintptr_t address, std::size_t bytes) {
     host::check(address, bytes, true, __builtin_return_address(0));
 }
-extern "C" void __asan_handle_no_return() {}
+extern "C" void __tsan_init() {}
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}
+// Of std::shared_ptr, in which an emulated unit keeps its state.
+extern "C" int __tsan_atomic32_fetch_add(volatile int* address, int value, int) {
+    return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
+}
 
 // ---- what -fsanitize=alignment,bounds,integer-divide-by-zero finds, in place of its own library --------
 

@@ -144,3 +144,39 @@ def test_a_fill_under_which_pytorch_overflows_is_named() -> None:
 def test_a_baseline_of_another_op_is_said_to_be_one() -> None:
     reason = agreement_of(made_up_op(), case("fp32", N=99), in_bf16, lambda a, b, c: -a).reason
     assert "Either the oracle computes something else, or terms cancel: then add the op's magnitude" in reason
+
+
+def far_scores(c: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Keys that give each score a size near 1e4, as a finite sentinel in a logit does."""
+    q, k, v = (torch.randn(1, size, 2, 64, generator=generator, device=device) for size in (3, 67, 67))
+    return torch.ones_like(q), k - 1e5 / 64, v
+
+
+def in_base_2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: int) -> tuple[torch.Tensor, ...]:
+    """Attention as GPU kernels compute it, of the first ``keys`` keys."""
+    log2e = 1.4426950408889634
+    scores = torch.einsum("bmhd,bnhd->bhmn", q * (log2e / 8), k[:, :keys])
+    p = (scores - scores.amax(-1, keepdim=True)).exp2()
+    o = torch.einsum("bhmn,bnhd->bmhd", p / p.sum(-1, keepdim=True), v[:, :keys])
+    return o, (scores.amax(-1) + p.sum(-1).log2()) / log2e
+
+
+@for_each("keys, wrong", [(67, set()), (66, {"values"})])
+def test_the_rounding_of_a_large_score_is_allowed(keys: int, wrong: set[str], device: torch.device) -> None:
+    op = dataclasses.replace(registry.get_op("attention"), make_inputs=far_scores, sensitive_inputs=None)
+    c = case("fp32", B=1, Sq=3, Skv=67, Hq=2, Hk=2, D=64, causal=0)
+    impl = Implementation(op.name, "triton.mine", "tiled", lambda q, k, v, causal: in_base_2(q, k, v, keys))
+    assert failed(check(op, impl, c, device, (0, 1, 2))) == wrong
+
+
+@for_each("name", ["attention", "cross_entropy", "decode_attention"])
+def test_ordinary_scores_get_no_larger_tolerance(name: str, device: torch.device) -> None:
+    """What a magnitude adds for large scores is nothing on the op's own smoke cases."""
+    op = registry.get_op(name)
+    c = op.cases.smoke[0]
+    inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    assert op.magnitude
+    sizes = op.magnitude(*wide, **op.options(c))
+    largest = float(wide[0].max()) / 4 if name == "cross_entropy" else float(wide[2].nan_to_num().abs().max())
+    assert float(sizes.max()) <= 1.1 * largest

@@ -60,6 +60,14 @@ __global__ void k(const float* x, float* y, int n) {{
             "race in shared memory",
             "y[i] = d[(i + 1) % n];",
         ),
+        (  # the thread that writes has read last
+            "    __shared__ float s[64];\n    s[i] = x[i];\n    __syncthreads();\n"
+            "    for (int h = 32; h > 0; h /= 2)\n        if (i < h) s[i] += s[i + h];\n    y[i] = 0;",
+            "race in shared memory",
+            "if (i < h) s[i] += s[i + h];",
+        ),
+        ("    y[0] = y[0] + x[i];", "race in global memory", "y[0] = y[0] + x[i];"),
+        ("    atomicAdd(y - 1, x[i]);", "an atomic operation outside of every tensor", ""),
         ("    __shared__ float s[8];\n    s[i] = 0;\n    y[i] = s[i];", "outside of its array", "s[i] = 0;"),
         (
             "    if (i < 8) reinterpret_cast<float4*>(y)[i] = *reinterpret_cast<const float4*>(x + 1);",
@@ -85,6 +93,9 @@ def test_a_problem_is_found_with_its_line(body: str, problem: str, line: str) ->
         "    __shared__ float s;\n    if (i == 0) s = 0;\n    __syncthreads();\n    atomicAdd(&s, x[i]);\n"
         "    __syncthreads();\n    y[i] = s;",
         "    y[i] = x[i] + __shfl_xor_sync(~0u, x[i], 16);",
+        "    y[i] = x[i];\n    __syncthreads();\n    if (i > 0) y[i] += y[0];",
+        "    y[i] = x[i];\n    __threadfence();\n    if (atomicAdd(y + n - 1, 1.0f) > 0) y[1] = y[0];",
+        "    float own[4] = {x[i], 1, 2, 3};\n    y[i] = own[n % 4];",
     ],
 )
 def test_what_is_right_has_no_problem(body: str) -> None:

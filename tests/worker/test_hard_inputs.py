@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from compare import registry
+from compare.checking.check import check
 from compare.checking.hard_inputs import hard_cases, is_small, is_valid, neighbour, variants
 from compare.checking.hints import hint_of
+from compare.device import supports
 from compare.model.op import case
+from tests.support import case_sets
 from tests.support.loaded_files import compared, rows_of
 from tests.support.loops import for_each
 
@@ -22,10 +26,14 @@ def test_every_op_has_hard_cases_neighbours_and_turned_options(name: str) -> Non
     cases = hard_cases(op)
     assert {c.dtype for c in cases} == set(op.dtypes)
     assert {c.layout for c in cases} > {"contiguous"}
+    # A kernel may take a single dtype: each has every layout.
+    layouts = {(c.dtype, c.layout) for c in cases}
+    assert layouts == {(dtype, c.layout) for dtype in op.dtypes for c in cases}
     assert all(is_small(op, c) and is_valid(op, c) for c in cases)
     assert neighbour(op, op.cases.default) != op.cases.default
     small = op.cases.smoke[0]
-    if op.options(small):
+    for name in op.options(small):
+        assert len({op.options(c)[name] for c in cases}) > 1, name
         assert any(op.options(c) != op.options(small) for c in variants(op, small))
 
 
@@ -97,7 +105,7 @@ def test_a_cuda_row_is_held_to_hard_inputs(body: str, says: str, tmp_path: Path)
     if not says and row.agreement:
         (finding,) = [each for each in row.agreement.findings if each.name == "hard inputs"]
         assert "not supported" in finding.detail
-        assert "3 layouts, 3 fills, 6 odd sizes, 1 dtype," in finding.detail
+        assert "3 layouts, 4 fills, 7 odd sizes, 1 dtype," in finding.detail
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -105,3 +113,18 @@ def test_without_hard_inputs_only_the_case_counts(tmp_path: Path) -> None:
     body = "    if (i < n && i < 300) z[i] = x[i] + y[i];"
     found = compared(tmp_path / "mine.py", HEAD + CUDA % body, "cupy.mine", cases=(case("fp32", N=128),))
     assert rows_of(found)["cupy.mine"].status == "ok"
+
+
+@pytest.mark.thorough
+@every_op
+def test_the_projects_rows_pass_the_cases_that_their_op_lacks(name: str) -> None:
+    op, cpu = registry.get_op(name), torch.device("cpu")
+    own = {*op.cases.smoke, *op.cases.edge}
+    impls = [each for way in ("torch", "triton", "cupy") for each in case_sets.typical(name, way)]
+    for impl in (each for each in impls if supports(each, cpu) is None):
+        for each in (each for each in hard_cases(op) if each not in own):
+            try:
+                found = check(op, impl, each, cpu, (0,))
+            except NotImplementedError:
+                continue
+            assert found.passed, f"{impl.label} on {each}: {found.reason}"
