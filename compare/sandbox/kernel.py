@@ -227,7 +227,6 @@ _OF_ITSELF = (
 _DENIED_WITH = (
     ("fcntl", 1, (8, 15)),  # F_SETOWN, F_SETOWN_EX: a pipe that signals a process
     ("fcntl", 1, (10, 1024, 1026)),  # F_SETSIG, F_SETLEASE, F_NOTIFY: any signal, SIGCONT too
-    ("prctl", 0, (_SET_PARENT_DEATH_SIGNAL,)),
     ("ioctl", 1, (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP: the same of a socket
     (
         "ioctl",
@@ -289,6 +288,10 @@ def seccomp(*, gpu: bool = False) -> None:
         (_EQUAL, 1, 0, signal.SIGCHLD),
     ]
     program += _of_call(numbers["clone"], [*ends_with, (_RETURN, 0, 0, _DENY)])
+    # When its parent ends, it may ask to be killed.
+    at_parents_end = [(_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 0, 3, _SET_PARENT_DEATH_SIGNAL)]
+    at_parents_end += [(_LOAD, 0, 0, _ARGUMENT + 8), (_EQUAL, 1, 0, signal.SIGKILL), (_RETURN, 0, 0, _DENY)]
+    program += _of_call(numbers["prctl"], at_parents_end)
     for name, argument, values in _DENIED_WITH:
         program += _of_call(numbers[name], _if_argument(argument, values, _DENY))
     for name, argument in _OF_ITSELF:
