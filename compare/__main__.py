@@ -14,6 +14,9 @@ try:
     begin_again_without_others()
     from compare.cli import main
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)  # as Ctrl-C: results so far are kept
     status = main(sys.argv[1:])
 except KeyboardInterrupt:  # before there is anything that could answer it
     print("python -m compare: interrupted before anything was finished", file=sys.stderr)

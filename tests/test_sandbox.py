@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import os
 import pty
 import resource
@@ -27,6 +26,7 @@ from compare.sandbox import isolation, kernel
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import read_json
 from conftest import HAS_GPU
+from isolated import entering, inside
 from loops import for_each
 
 FOUND = isolation.found()
@@ -41,37 +41,7 @@ pytestmark = [
 
 def allowed(found: Isolation, gpu: bool, tries: dict[str, Callable[[Path], object]]) -> set[str]:
     """The tries that come to an end in an isolated child process."""
-    return {name for name, came in inside(found, gpu, tries).items() if came == "ok"}
-
-
-def inside(found: Isolation, gpu: bool, tries: dict[str, Callable[[Path], object]]) -> dict[str, str]:
-    """What each try came to in an isolated child process: ``ok`` or the exception."""
-    private = isolation.private_folder()
-    lifeline, kept = os.pipe()
-    receiver, sender = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os.close(kept)
-        isolation.enter(found, private, lifeline, gpu=gpu)
-        said = {}
-        for name, attempt in tries.items():
-            try:
-                attempt(private)
-                said[name] = "ok"
-            except BaseException as error:
-                said[name] = type(error).__name__
-        os.write(sender, json.dumps(said).encode())
-        os._exit(0)
-    for descriptor in (lifeline, sender):
-        os.close(descriptor)
-    with os.fdopen(receiver) as told:
-        text = told.read()
-    assert os.waitpid(child, 0)[1] == 0
-    os.close(kept)
-    isolation.remove(private)
-    assert not private.exists()
-    return dict(json.loads(text))
+    return {name for name, came in inside(entering(found, gpu=gpu), tries).items() if came == "ok"}
 
 
 VARIANTS = [
@@ -117,7 +87,7 @@ def test_compilers_write_into_the_private_folder_or_not_at_all(found: Isolation,
             (Path(os.environ[name]) / "kernel.cubin").write_bytes(b"code")
             assert private in Path(os.environ[name]).parents
 
-    assert inside(found, gpu, {"write": attempt}) == {"write": "ok"}
+    assert inside(entering(found, gpu=gpu), {"write": attempt}) == {"write": "ok"}
 
 
 @pytest.mark.parametrize(("found", "gpu"), VARIANTS)
@@ -240,7 +210,7 @@ def test_what_it_leaves_behind_ends_with_it() -> None:
         if os.fork() == 0:
             os.execv(program[0], program)
 
-    assert inside(FOUND, False, {"leave": leave}) == {"leave": "ok"}
+    assert inside(entering(FOUND, gpu=False), {"leave": leave}) == {"leave": "ok"}
     commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
     assert not [command for command in commands if token.encode() in command]
 
@@ -254,6 +224,35 @@ def test_folders_of_runs_that_were_killed_are_removed(tmp_path: Path) -> None:
         new = isolation.private_folder()
         assert not old.exists()
         isolation.remove(new)
+
+
+def test_a_folder_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
+    """Its paths are longer than PATH_MAX."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(60):
+        os.mkdir("deep" * 20, dir_fd=descriptor)
+        inner = os.open("deep" * 20, os.O_RDONLY, dir_fd=descriptor)
+        os.close(os.open("file", os.O_CREAT, dir_fd=inner))
+        os.mkdir("closed", 0o000, dir_fd=inner)
+        os.symlink("/", "link", dir_fd=inner)
+        os.fchmod(descriptor, 0o000)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    isolation.remove(folder)
+    assert not folder.exists()
+
+
+def test_removing_never_raises(tmp_path: Path) -> None:
+    isolation.remove(tmp_path / "none")
+    (tmp_path / "file").touch()
+    isolation.remove(tmp_path / "file")
+    mounted = tmp_path / "folder"
+    (mounted / "kept").mkdir(parents=True)
+    with mock.patch("os.rmdir", side_effect=OSError("busy")):
+        isolation.remove(mounted)
 
 
 def test_a_name_of_others_is_not_followed(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ COMPARE_TRACEBACK=1 shows where an error was raised.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -247,7 +246,6 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps 
     done: list[Comparison] = []
     statuses: list[int] = []
     failures: list[str] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: results so far are written
     try:
         for op, how in work:
             with of_run(op.name, log) as progress:

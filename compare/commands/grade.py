@@ -23,7 +23,6 @@ Where several apply, the first of 6, 5, 4, 1 and 3 counts.
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +87,6 @@ def grade(arguments: argparse.Namespace) -> int:
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
     prepare(arguments.device)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.create_folder(keep)

@@ -10,14 +10,14 @@ import ctypes
 import functools
 import os
 import resource
+import secrets
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -154,16 +154,59 @@ def private_folder() -> Path:
 
 
 def remove(folder: Path) -> None:
-    """Remove a private folder, whatever modes its folders have."""
-    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-        return  # anyone may give a name in the temporary folder to what is not theirs
-    folder.chmod(0o700)
-    for parent, folders, _ in os.walk(folder):
-        for path in (Path(parent, name) for name in folders):
-            if not path.is_symlink():
-                with suppress(OSError):
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a private folder, whatever modes its folders have and however deep they are; never raises."""
+    with suppress(OSError):
+        if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+            return  # anyone may give a name in the temporary folder to what is not theirs
+        with _opened(str(folder)) as descriptor:
+            _empty(descriptor)
+        folder.rmdir()
+
+
+@contextmanager
+def _opened(name: str, parent: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder, which everything in it may be done with from now on."""
+    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{path}", 0o700)  # noqa: PTH101 - of the folder that was opened
+        descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=path)
+    finally:
+        os.close(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _empty(top: int) -> None:
+    """Remove all that is in a folder.
+
+    Folders within its folders are moved up into it first: in a deep tree a path is too long for the kernel,
+    and a call or a descriptor for each level is too many.
+    """
+    while names := os.listdir(top):
+        removed = 0
+        for name in names:
+            with suppress(OSError):
+                try:
+                    os.unlink(name, dir_fd=top)
+                except IsADirectoryError:
+                    with _opened(name, top) as descriptor:
+                        _move_up(descriptor, top)
+                    os.rmdir(name, dir_fd=top)
+                removed += 1
+        if not removed:
+            return
+
+
+def _move_up(folder: int, top: int) -> None:
+    """Remove the files of a folder, and move its folders to the top."""
+    for name in os.listdir(folder):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            with _opened(name, folder):  # else it may not be moved
+                os.rename(name, secrets.token_hex(), src_dir_fd=folder, dst_dir_fd=top)
 
 
 _FOLDERS = {

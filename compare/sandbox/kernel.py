@@ -11,6 +11,8 @@ import ctypes
 import errno
 import os
 import platform
+import re
+import signal
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -107,10 +109,20 @@ def bind(source: Path, target: Path) -> None:
 
 
 def mount_proc(most: int) -> None:
-    """Show the processes of a new PID namespace only, and allow it so many."""
+    """Show the processes of a new PID namespace only, read-only, and allow it so many.
+
+    Root may change the machine's settings there without any capability.
+    """
     _mount("proc", Path("/proc"), "proc", 0)
-    with contextlib.suppress(OSError):  # before Linux 6.14 the limit is of the machine
-        Path("/proc/sys/kernel/pid_max").write_text(str(most))
+    if has_own_pid_max():
+        with contextlib.suppress(OSError):
+            Path("/proc/sys/kernel/pid_max").write_text(str(most))
+    _set(Path("/proc"), _READ_ONLY, 0, 0)
+
+
+def has_own_pid_max() -> bool:
+    """Whether a PID namespace limits its processes; before Linux 6.14 that limit was the machine's."""
+    return [int(number) for number in re.findall(r"\d+", platform.release())[:2]] >= [6, 14]
 
 
 def _mount(source: str, target: Path, kind: str, flags: int, data: str = "") -> None:
@@ -179,27 +191,34 @@ def landlock(version: int, folders: Iterable[Path], devices: Iterable[Path]) -> 
 
 _X86_64 = {
     "ioctl": 16, "shmget": 29, "socket": 41, "connect": 42, "kill": 62, "semget": 64, "msgget": 68,
-    "fcntl": 72, "setpgid": 109, "setsid": 112, "capset": 126, "rt_sigqueueinfo": 129, "setpriority": 141,
-    "sched_setparam": 142, "sched_setscheduler": 144, "tkill": 200, "sched_setaffinity": 203,
-    "tgkill": 234, "mq_open": 240, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251,
-    "rt_tgsigqueueinfo": 297, "prlimit64": 302, "sched_setattr": 314,
+    "clone": 56, "fcntl": 72, "setpgid": 109, "setsid": 112, "capset": 126, "rt_sigqueueinfo": 129,
+    "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "prctl": 157, "tkill": 200,
+    "sched_setaffinity": 203, "timer_create": 222, "tgkill": 234, "mq_open": 240, "add_key": 248,
+    "request_key": 249, "keyctl": 250, "ioprio_set": 251, "rt_tgsigqueueinfo": 297, "prlimit64": 302,
+    "sched_setattr": 314, "memfd_create": 319,
 }  # fmt: skip
 _AARCH64 = {
-    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "capset": 91, "sched_setparam": 118,
+    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "capset": 91, "timer_create": 107, "sched_setparam": 118,
     "sched_setscheduler": 119, "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131,
-    "rt_sigqueueinfo": 138, "setpriority": 140, "setpgid": 154, "setsid": 157, "mq_open": 180,
+    "rt_sigqueueinfo": 138, "setpriority": 140, "setpgid": 154, "setsid": 157, "prctl": 167, "mq_open": 180,
     "msgget": 186, "semget": 190, "shmget": 194, "socket": 198, "connect": 203, "add_key": 217,
-    "request_key": 218, "keyctl": 219, "rt_tgsigqueueinfo": 240, "prlimit64": 261, "sched_setattr": 274,
+    "request_key": 218, "keyctl": 219, "clone": 220, "rt_tgsigqueueinfo": 240, "prlimit64": 261,
+    "sched_setattr": 274, "memfd_create": 279,
 }  # fmt: skip
-_BOTH = {"pidfd_send_signal": 424, "io_uring_setup": 425}
+_BOTH = {
+    "pidfd_send_signal": 424, "io_uring_setup": 425, "clone3": 435, "memfd_secret": 447, "file_setattr": 469,
+}  # fmt: skip
 _MACHINES = {"x86_64": (0xC000003E, _X86_64 | _BOTH), "aarch64": (0xC00000B7, _AARCH64 | _BOTH)}
 
 _DENIED = (
     *("socket", "connect", "io_uring_setup", "setsid"),
     *("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
     # What these make outlives its process.
-    *("shmget", "semget", "msgget", "mq_open", "add_key", "request_key", "keyctl"),
+    *("shmget", "semget", "msgget", "mq_open", "add_key", "request_key", "keyctl", "file_setattr"),
+    "timer_create",  # SIGCONT from a timer: a process that the judge has stopped would go on
 )
+_UNCOUNTED = ("memfd_create", "memfd_secret")
+"""Memory that no limit of a process counts.  Denied where there is such a limit."""
 _OF_ITSELF = (
     *(("kill", 0), ("tgkill", 0), ("prlimit64", 0), ("setpriority", 1), ("ioprio_set", 1)),
     *((f"sched_{name}", 0) for name in ("setaffinity", "setattr", "setparam", "setscheduler")),
@@ -207,18 +226,24 @@ _OF_ITSELF = (
 """Calls that may name this process only, and the argument that does: 0 or its number."""
 _DENIED_WITH = (
     ("fcntl", 1, (8, 15)),  # F_SETOWN, F_SETOWN_EX: a pipe that signals a process
+    ("fcntl", 1, (10, 1024, 1026)),  # F_SETSIG, F_SETLEASE, F_NOTIFY: any signal, SIGCONT too
     ("ioctl", 1, (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP: the same of a socket
+    (
+        "ioctl",
+        1,
+        (0x40086602, 0x401C5820),
+    ),  # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR: files that cannot be removed
     ("setpriority", 0, (2,)),  # all processes of the user
     ("ioprio_set", 0, (3,)),
 )
 """Calls with certain values of an argument."""
 
 _Instruction = tuple[int, int, int, int]
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of a classic BPF program
+_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # of a classic BPF program
 _ALLOW = 0x7FFF0000
 _IGNORE = 0x00050000
 """Return 0 and do nothing."""
-_DENY = _IGNORE | errno.EACCES
+_DENY, _UNKNOWN = _IGNORE | errno.EACCES, _IGNORE | errno.ENOSYS
 _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000
 _UNIX, _PACKETS = 1, 0x80005  # AF_UNIX; SOCK_SEQPACKET | SOCK_CLOEXEC
@@ -234,11 +259,12 @@ def seccomp(*, gpu: bool = False) -> None:
     """Refuse this process, and all that it starts, sockets but pairs, effects on others, and own sessions.
 
     What stays in its process group ends with it where there is no PID namespace: a new group is not made,
-    though that seems to succeed.
+    though that seems to succeed.  It can arrange for no signal to come later: SIGCONT would let it go on
+    after the judge has stopped it.
 
     Args:
         gpu: allow the one kind of socket that CUDA needs to start: sequential packets on this machine.
-            Connecting it stays refused.
+            Connecting it stays refused.  Allow memory files too: with CUDA there is no limit to memory.
     """
     numbers, architecture = _numbers(), _MACHINES[platform.machine()][0]
     program: list[_Instruction] = [
@@ -253,10 +279,23 @@ def seccomp(*, gpu: bool = False) -> None:
         steps = [(_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 0, 3, _UNIX), (_LOAD, 0, 0, _ARGUMENT + 8)]
         steps += [(_EQUAL, 0, 1, _PACKETS), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
         program += _of_call(numbers["socket"], steps)
-    for name in _DENIED:
+    for name in (*_DENIED, *(() if gpu else _UNCOUNTED)):
         program += _of_call(numbers[name], [(_RETURN, 0, 0, _DENY)])
     # ninja has every compiler lead a process group, and does not run where that is refused.
     program += _of_call(numbers["setpgid"], [(_RETURN, 0, 0, _IGNORE)])
+    # Its flags are in memory, which a filter cannot read; the C library then calls clone.
+    program += _of_call(numbers["clone3"], [(_RETURN, 0, 0, _UNKNOWN)])
+    ends_with = [
+        (_LOAD, 0, 0, _ARGUMENT),
+        (_AND, 0, 0, 0xFF),
+        (_EQUAL, 2, 0, 0),
+        (_EQUAL, 1, 0, signal.SIGCHLD),
+    ]
+    program += _of_call(numbers["clone"], [*ends_with, (_RETURN, 0, 0, _DENY)])
+    # When its parent ends, it may ask to be killed.
+    at_parents_end = [(_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 0, 3, _SET_PARENT_DEATH_SIGNAL)]
+    at_parents_end += [(_LOAD, 0, 0, _ARGUMENT + 8), (_EQUAL, 1, 0, signal.SIGKILL), (_RETURN, 0, 0, _DENY)]
+    program += _of_call(numbers["prctl"], at_parents_end)
     for name, argument, values in _DENIED_WITH:
         program += _of_call(numbers[name], _if_argument(argument, values, _DENY))
     for name, argument in _OF_ITSELF:

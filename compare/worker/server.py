@@ -10,6 +10,7 @@ import atexit
 import importlib
 import importlib.util
 import os
+import resource
 import select
 import signal
 import socket
@@ -26,6 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from compare import registry
+from compare.model.op import UsageError
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.limits import close_all_but
@@ -33,6 +35,8 @@ from compare.worker.channel import Channel, readable
 
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
+_DESCRIPTORS = 256
+"""Five for each row, and those of files and libraries."""
 _NUMBER = struct.Struct("=i")
 _NUMBERS = 2
 """A process's number, then its exit code."""
@@ -129,6 +133,22 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
+def allow_descriptors() -> None:
+    """Raise this process's limit to what a run may need.
+
+    Raises:
+        UsageError: the limit may not be raised that far.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < _DESCRIPTORS:
+        raise UsageError(
+            f"this process may open {hard} files at a time ('ulimit -Hn' shows it), and a run needs up to "
+            f"{_DESCRIPTORS}. Start it from a new shell, or have an administrator raise the limit"
+        )
+    if resource.RLIM_INFINITY != soft < _DESCRIPTORS:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, hard))
+
+
 def start(ops: Sequence[str] = (), *, from_here: bool = False, interpreted: bool | None = None) -> _Server:
     """The server, started unless it is running.
 
@@ -217,7 +237,9 @@ def modules_of(op: str) -> list[str]:
 
 def serve(connection: int, modules: Sequence[str]) -> None:
     """Import modules, then fork a process for each order, until the judge closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C, and the end of the terminal, are for the judge
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for module in modules:
         with suppress(Exception):  # a worker that needs it reports it
             importlib.import_module(module)
@@ -270,7 +292,8 @@ def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         order = msgspec.json.decode(message, type=Order)
         close_all_but(0, 1, 2, *descriptors)
         from compare.worker.main import main  # start-up: the judge needs none of it

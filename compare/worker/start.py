@@ -24,8 +24,9 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
         ops: the server imports their modules.
 
     Raises:
-        UsageError: there is no such device.
+        UsageError: there is no such device, or this process may open too few files.
     """
+    server.allow_descriptors()
     if server.likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"
     # Start-up: this imports PyTorch, which --help does not need, and with which the server is forked.

@@ -257,7 +257,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"
     os.mkfifo(called)  # an isolated process may read: that blocks, and can be seen

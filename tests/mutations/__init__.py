@@ -10,6 +10,8 @@ runs those that the machine at hand can show; ``make mutations`` runs all and re
     = all written                                   what must be said of it
     huge                                            further fields of `Mutation`, or a name in `WHERE`
 
+``sandbox.diff`` removes protections of the sandbox: ``tests/test_sandbox_alone.py`` runs it.
+
 Backticks around a line's words keep a space at the end.
 """
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
+from compare.command_line.status import USAGE
+from compare.registry import ROOT
 from compare.worker import server, start
 from processes import command, python, running, until
 
@@ -57,6 +61,30 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
     words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
     done = command(*words, CUPY_CACHE_DIR=str(tmp_path / "file" / "cupy"))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_too_few_descriptors_are_a_sentence() -> None:
+    words = "-m compare vector_add --device cpu --case N=16,fp32"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -n 24; {sys.executable} {words}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == USAGE
+    assert "may open 24 files at a time" in done.stderr
+    assert "a run needs up to 256" in done.stderr
+
+
+def test_a_soft_limit_of_descriptors_is_raised() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+        server.allow_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_judge_that_is_gone_before_it_has_begun_is_no_error(tmp_path: Path) -> None:
