@@ -23,7 +23,6 @@ Where several apply, the first of 6, 5, 4, 1 and 3 counts.
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 def grade(arguments: argparse.Namespace) -> int:
     from compare.labs import classroom
     from compare.labs.lab import read
+    from compare.labs.running import stop_on_signals
     from compare.sandbox import isolation
     from compare.worker.start import prepare
 
@@ -88,25 +88,25 @@ def grade(arguments: argparse.Namespace) -> int:
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
     prepare(arguments.device)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
+    stop = stop_on_signals()
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.create_folder(keep)
-    try:
-        marks = classroom.mark(
-            folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, outputs.say
-        )
-    except KeyboardInterrupt:
-        if keep is None or not any(keep.iterdir()):
-            raise
-        outputs.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
-        return status.INCONCLUSIVE
+    marks, interrupted = classroom.mark(
+        *(folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep),
+        *(outputs.say, stop),
+    )
     labs = [rubric] if rubric else classroom.labs_of(marks)
     similar = (
-        [pair for lab in labs for pair in classroom.similar(lab, folders)] if arguments.similar else None
+        [pair for lab in labs for pair in classroom.similar(lab, folders)]
+        if arguments.similar and not interrupted
+        else None
     )
     _write_and_show(arguments, labs, marks, similar)
-    return status.of_marks(marks)
+    if interrupted:
+        where = f"the marks so far are in {keep}; " if keep else ""
+        outputs.say(f"interrupted: {where}the same command goes on from there")
+    return status.INCONCLUSIVE if interrupted else status.of_marks(marks)
 
 
 def _write_and_show(

@@ -93,6 +93,8 @@ def check_hard_inputs(
             else:
                 result.fail(case, f"{error.name}: {error}")
         except Ended as error:
+            if error.retry:
+                raise
             result.fail(case, str(error))
             break
         else:
@@ -118,6 +120,8 @@ def _instrumented(op: Op, impl: Implementation, worker: Worker, result: HardInpu
             try:
                 agreement = _checked(op, impl, case, worker, None, watched=watched, order=order)
             except (Raised, Ended) as error:
+                if isinstance(error, Ended) and error.retry:
+                    raise
                 result.fail(case, str(error))
                 return
             if not agreement.passed:
