@@ -6,7 +6,8 @@ examples:
   python -m compare grade class/ --csv marks.csv --html class.html --similar --jobs 2
 
 A class is a folder of submissions. Its marks are kept in class/_marks/: a stopped run goes on where it
-was, unchanged work is not marked again, and marks never fall.
+was, unchanged work is not marked again, and marks never fall. Ctrl-C, SIGTERM and SIGHUP write what there
+is. All runs of one submission together may take 300 s and ten times --timeout.
 
 exit status:
   0  everything passed

@@ -75,10 +75,10 @@ def mark(
     marks = {folder: nothing(name_of(folder), reason) for folder, reason in unread.items()}
     files = {folder: keep / (re.sub(r"[^\w.-]", "_", name_of(folder)) + ".json") for folder in works if keep}
     kept = {folder: _kept(file) for folder, file in files.items()}
-    digests = {folder: work.digest for folder, work in works.items()}
     for folder, work in works.items():
+        works[folder] = replace(work, allowance=Allowance(limit_s(timeout_s), stop))
         old = kept.get(folder)
-        if old and old.digest == digests[folder] and _settled(old):
+        if old and old.digest == work.digest and _settled(old):
             marks[folder] = old
             say(f"{work.name}: unchanged since {old.created}")
 
@@ -93,15 +93,9 @@ def mark(
         old = kept.get(work.folder)
         marks[work.folder] = best(old, whole) if old else whole
         if file := files.get(work.folder):
-            try:
-                write_whole(file, json.dumps(encode(marks[work.folder]), indent=1) + "\n")
-            except OSError as error:
-                say(f"{work.name}: its marks are not kept for the next run: {file}: {error.strerror}")
+            _keep(file, marks[work.folder], say)
 
-    limited = {
-        folder: replace(work, allowance=Allowance(limit_s(timeout_s), stop)) for folder, work in works.items()
-    }
-    rest = [work for folder, work in limited.items() if folder not in marks]
+    rest = [work for folder, work in works.items() if folder not in marks]
     waiting: list[tuple[Work, Marks]] = []
     try:
         with ThreadPoolExecutor(jobs) as pool:
@@ -169,6 +163,14 @@ def _kept(file: Path) -> Marks | None:
         return decode(Marks, json.loads(read_text(file)))
     except (ValueError, RecursionError):
         return None
+
+
+def _keep(file: Path, marks: Marks, say: Say) -> None:
+    """Write marks for the next run."""
+    try:
+        write_whole(file, json.dumps(encode(marks), indent=1) + "\n")
+    except OSError as error:
+        say(f"{marks.student}: its marks are not kept for the next run: {file}: {error.strerror}")
 
 
 def labs_of(all_marks: Iterable[Marks]) -> list[Lab]:
