@@ -93,10 +93,8 @@ def grade(arguments: argparse.Namespace) -> int:
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.create_folder(keep)
-    marks, interrupted = classroom.mark(
-        *(folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep),
-        *(outputs.say, stop),
-    )
+    how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
+    marks, interrupted = classroom.mark(folders, arguments.rubric, how, keep, outputs.say)
     labs = [rubric] if rubric else classroom.labs_of(marks)
     similar = (
         [pair for lab in labs for pair in classroom.similar(lab, folders)]

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,20 @@ _LEAST = 60
 """A file with fewer tokens of its own is alike in any class."""
 
 
+@dataclass(frozen=True)
+class MarkingOptions:
+    """How a class is marked."""
+
+    device: str
+    """As on the command line."""
+    timeout_s: float
+    """The most that one step of an implementation may take."""
+    jobs: int = 1
+    """Submissions that are tested at a time."""
+    stop: Stop = field(default_factory=Stop)
+    """Set where Ctrl-C or a signal ends it: what runs then is ended."""
+
+
 def is_class(folder: Path) -> bool:
     """Whether a folder holds submissions, and is none itself."""
     return not (folder / ANSWERS).is_file() and bool(submissions(folder)) and not any(folder.glob("*.py"))
@@ -48,42 +62,35 @@ def submissions(folder: Path) -> list[Path]:
 
 
 def mark(
-    folders: Sequence[Path],
-    rubric: Path | None,
-    device: str,
-    jobs: int,
-    timeout_s: float,
-    keep: Path | None,
-    say: Say,
-    stop: Stop,
+    folders: Sequence[Path], rubric: Path | None, options: MarkingOptions, keep: Path | None, say: Say
 ) -> tuple[list[Marks], bool]:
     """Mark submissions; what happens in one costs that one only.
 
-    Submissions are tested ``jobs`` at a time.  While nothing else runs, those that took too long are tested
+    Several submissions are tested at a time.  While nothing else runs, those that took too long are tested
     again, as the others may have slowed them, and those on a GPU are timed, one by one.
 
     Args:
         folders: one for each submission.
         rubric: the lab's description; None: each names its lab.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
-        stop: set where Ctrl-C or a signal ends it: what runs then is ended.
 
     Returns:
         Marks in the order of the folders, and whether it was stopped: those that are missing then say so.
     """
+    device, timeout_s, jobs = options.device, options.timeout_s, options.jobs
     works, unread = _read(folders, rubric)
     marks = {folder: nothing(name_of(folder), reason) for folder, reason in unread.items()}
     files = {folder: keep / (re.sub(r"[^\w.-]", "_", name_of(folder)) + ".json") for folder in works if keep}
     kept = {folder: _kept(file) for folder, file in files.items()}
     for folder, work in works.items():
-        works[folder] = replace(work, allowance=Allowance(limit_s(timeout_s), stop))
+        works[folder] = replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
         old = kept.get(folder)
         if old and old.digest == work.digest and _settled(old):
             marks[folder] = old
             say(f"{work.name}: unchanged since {old.created}")
 
     def checked(work: Work) -> Marks:
-        if stop.is_set:
+        if options.stop.is_set:
             raise KeyboardInterrupt
         work.allowance.start()
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
@@ -92,8 +99,7 @@ def mark(
         whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
         old = kept.get(work.folder)
         marks[work.folder] = best(old, whole) if old else whole
-        if file := files.get(work.folder):
-            _keep(file, marks[work.folder], say)
+        _keep(files.get(work.folder), marks[work.folder], say)
 
     rest = [work for folder, work in works.items() if folder not in marks]
     waiting: list[tuple[Work, Marks]] = []
@@ -165,8 +171,10 @@ def _kept(file: Path) -> Marks | None:
         return None
 
 
-def _keep(file: Path, marks: Marks, say: Say) -> None:
+def _keep(file: Path | None, marks: Marks, say: Say) -> None:
     """Write marks for the next run."""
+    if file is None:
+        return
     try:
         write_whole(file, json.dumps(encode(marks), indent=1) + "\n")
     except OSError as error:

@@ -173,15 +173,13 @@ def _tried(work: Work, task: Task, device: str, timeout_s: float) -> Run:
     except UsageError as error:
         return Run(None, str(error), refused=True)
     cases, op = task.cases, op_of(work.lab, task)
-    budget_s = 0.1 * len(cases)
+    allowance = replace(work.allowance, timing_s=0.1 * len(cases))
     for _ in range(2):
-        done = run(op.name, cases, [task.label], device, timeout_s, file, budget_s, work.allowance)
+        done = run(op.name, cases, [task.label], device, timeout_s, file, allowance)
         if done.comparison or done.refused:
             return done
-    unlimited = Allowance(stop=work.allowance.stop)
-    alone = run(
-        op.name, cases[:1], [task.reference], device, timeout_s, budget_s=budget_s, allowance=unlimited
-    )
+    unlimited = Allowance(timing_s=allowance.timing_s, stop=allowance.stop)
+    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, allowance=unlimited)
     return replace(done, refused=alone.comparison is not None)
 
 

@@ -63,6 +63,8 @@ class Allowance:
     """Time that several comparisons may take together, from `start` on."""
 
     seconds: float = math.inf
+    timing_s: float | None = None
+    """Of the timing in each of them; None: as the command has it."""
     stop: Stop = field(default_factory=Stop)
     """Once set, those that run are ended, and no other begins."""
     _until: float = math.inf
@@ -106,7 +108,6 @@ def run(
     device: str,
     timeout_s: float,
     load: Path | None = None,
-    budget_s: float | None = None,
     allowance: Allowance | None = None,
 ) -> Run:
     """Compare implementations of ``op``.
@@ -118,7 +119,6 @@ def run(
         device: as on the command line.
         timeout_s: the most that one step of an implementation may take.
         load: a student's file.
-        budget_s: of the timing, in all.
         allowance: of this and other comparisons; None: without a limit.
     """
     allowance = allowance or Allowance()
@@ -143,7 +143,7 @@ def run(
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         words += ["--load", loaded] if loaded else []
-        words += ["--budget", f"{budget_s:g}"] if budget_s else []
+        words += ["--budget", f"{allowance.timing_s:g}"] if allowance.timing_s else []
         status = _command(words, stderr, min(own_s, left_s), allowance.stop)
         if status is None and not allowance.left_s:
             return Run(None, allowance.used_up(), refused=True)
@@ -162,8 +162,10 @@ def run(
 
 
 def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> int | None:
-    """The exit status of ``python -m compare``; None: it took too long, or was stopped.  No process of it is
-    left."""
+    """The exit status of ``python -m compare``; None: it took too long, or was stopped.
+
+    No process of it is left.
+    """
     with stderr.open("wb") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "compare", *words],

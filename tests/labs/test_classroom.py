@@ -12,7 +12,6 @@ import pytest
 from compare.labs import classroom
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part, PartResult
-from compare.labs.running import Stop
 from compare.labs.work import Work, start
 
 LAB = labs.find("01")
@@ -54,7 +53,8 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
         monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
         folders = classroom.submissions(students)
         keep = students / "_marks"
-        return classroom.mark(folders, None, "cpu", 2, 1.0, keep, lambda what: None, Stop())[0]
+        options = classroom.MarkingOptions("cpu", 1.0, jobs=2)
+        return classroom.mark(folders, None, options, keep, lambda what: None)[0]
 
     return marked
 
@@ -159,7 +159,8 @@ def test_all_calls_of_a_submission_together_have_a_limit(
     monkeypatch.setattr(classroom, "limit_s", lambda timeout_s: 0.0)
     said: list[str] = []
     folders = classroom.submissions(students)[:2]
-    marks, interrupted = classroom.mark(folders, None, "cpu", 1, 1.0, None, said.append, Stop())
+    options = classroom.MarkingOptions("cpu", 1.0)
+    marks, interrupted = classroom.mark(folders, None, options, None, said.append)
     assert not interrupted
     for each in marks:
         assert each.parts[0].result == "timeout"
