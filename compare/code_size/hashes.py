@@ -13,6 +13,7 @@ from compare.code_size.python import reached
 from compare.code_size.sources import lines_of_code, lines_of_piece, own_sources
 from compare.model.op import Implementation, Op, no_options
 from compare.records import result_cache
+from compare.records.reading import read_bytes
 
 _LEXING = ("compare/code_size/pieces.py", "compare/code_size/sources.py")
 """The code that takes comments and docstrings away."""
@@ -50,7 +51,7 @@ def _described(op: Op) -> str:
 @functools.lru_cache
 def _hashed(path: Path, changed_ns: int) -> str:
     """The hash of a file's code, from the cache where its text and the lexer are unchanged."""
-    text = hashlib.sha256(path.read_bytes()).hexdigest()
+    text = hashlib.sha256(read_bytes(path)).hexdigest()
     name = result_cache.key(path.suffix, text, result_cache.versions("Pygments"), result_cache.code(*_LEXING))
     known = result_cache.read("hash_of_code", name)
     if isinstance(known, str):

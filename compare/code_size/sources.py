@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import io
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from compare import registry
 from compare.code_size.pieces import CodePiece, bare
 from compare.model.op import LIBRARY, Implementation
+from compare.records.reading import read_bytes, read_text
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
 PYBIND = registry.ROOT / "cuda_impl" / "pybind"
@@ -35,12 +37,18 @@ def text_of(path: Path) -> str:
     """A Python file's text, decoded as the file declares, without a byte-order mark.
 
     Raises:
-        OSError: a user's file is too large to parse.
+        UsageError: a user's file is none that can be read, or too large to parse.
+        SyntaxError: it is not in the encoding that it declares.
     """
-    if not path.is_relative_to(registry.ROOT) and path.stat().st_size > USER_FILE_BYTES:
-        raise OSError(f"{path.name} has {path.stat().st_size} bytes, and the most is {USER_FILE_BYTES}")
-    with tokenize.open(path) as file:
-        return file.read()
+    content = io.BytesIO(_content(path))
+    encoding, _ = tokenize.detect_encoding(content.readline)
+    content.seek(0)
+    return io.TextIOWrapper(content, encoding).read()
+
+
+def _content(path: Path) -> bytes:
+    inside = path.is_relative_to(registry.ROOT)
+    return read_bytes(path) if inside else read_bytes(path, USER_FILE_BYTES)
 
 
 def lines_of_code(path: Path) -> Iterator[str]:
@@ -50,7 +58,7 @@ def lines_of_code(path: Path) -> Iterator[str]:
         lines = (line for n, line in enumerate(module.lines, 1) if n not in module.docstrings)
         piece = CodePiece("\n".join(lines), "python")
     else:
-        piece = CodePiece(path.read_text(encoding="utf-8"), "cuda")
+        piece = CodePiece(read_text(path), "cuda")
     return lines_of_piece(piece)
 
 
@@ -114,7 +122,7 @@ def _includes(path: Path) -> tuple[Path, ...]:
 
 @functools.cache
 def _includes_at(path: Path, changed_ns: int) -> tuple[Path, ...]:
-    names = re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8"))
+    names = re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', read_text(path))
     folders = path.parent, PYBIND, KERNELS
     beside = (file for name in names for file in (*(f / name for f in folders), KERNELS / Path(name).name))
     return tuple(file.resolve() for file in beside)
@@ -164,7 +172,7 @@ def _module_at(path: Path, changed_ns: int) -> Module:
         text = text_of(path)
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return Module(tuple(path.read_text(errors="replace").split("\n")))
+        return Module(tuple(_content(path).decode(errors="replace").split("\n")))
     nodes, lines = list(ast.walk(tree)), tuple(text.split("\n"))
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     statements = tuple(_statements(tree))

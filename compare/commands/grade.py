@@ -6,7 +6,8 @@ examples:
   python -m compare grade class/ --csv marks.csv --html class.html --similar --jobs 2
 
 A class is a folder of submissions. Its marks are kept in class/_marks/: a stopped run goes on where it
-was, unchanged work is not marked again, and marks never fall.
+was, unchanged work is not marked again, and marks never fall. Ctrl-C, SIGTERM and SIGHUP write what there
+is. All runs of one submission together may take 300 s and ten times --timeout.
 
 exit status:
   0  everything passed
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def grade(arguments: argparse.Namespace) -> int:
     from compare.labs import classroom
     from compare.labs.lab import read
+    from compare.labs.running import stop_on_signals
     from compare.sandbox import isolation
     from compare.worker.start import prepare
 
@@ -87,24 +89,23 @@ def grade(arguments: argparse.Namespace) -> int:
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
     prepare(arguments.device)
+    stop = stop_on_signals()
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.create_folder(keep)
-    try:
-        marks = classroom.mark(
-            folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, outputs.say
-        )
-    except KeyboardInterrupt:
-        if keep is None or not any(keep.iterdir()):
-            raise
-        outputs.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
-        return status.INCONCLUSIVE
+    how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
+    marks, interrupted = classroom.mark(folders, arguments.rubric, how, keep, outputs.say)
     labs = [rubric] if rubric else classroom.labs_of(marks)
     similar = (
-        [pair for lab in labs for pair in classroom.similar(lab, folders)] if arguments.similar else None
+        [pair for lab in labs for pair in classroom.similar(lab, folders)]
+        if arguments.similar and not interrupted
+        else None
     )
     _write_and_show(arguments, labs, marks, similar)
-    return status.of_marks(marks)
+    if interrupted:
+        where = f"the marks so far are in {keep}; " if keep else ""
+        outputs.say(f"interrupted: {where}the same command goes on from there")
+    return status.INCONCLUSIVE if interrupted else status.of_marks(marks)
 
 
 def _write_and_show(

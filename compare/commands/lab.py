@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,11 +114,13 @@ def hint(word: str, number: str) -> int:
 def check(folder: Path, device: str, timeout_s: float) -> int:
     """Run the tests of every task that is started; no speed is shown."""
     from compare.labs import marking, work
+    from compare.labs.running import Allowance, stop_on_signals
     from compare.report import labs as pages
     from compare.worker.start import prepare
 
     mine = work.read_folder(folder)
     prepare(device, mine.lab.ops)
+    mine = replace(mine, allowance=Allowance(stop=stop_on_signals()))
     marks = marking.correctness(mine, device, timeout_s, outputs.say)
     if mine.problem:
         print(mine.problem, file=sys.stderr)

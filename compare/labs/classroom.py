@@ -6,21 +6,25 @@ Similar code is found by token fingerprints (winnowing, Schleimer et al. 2003).
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from compare.code_size.sources import USER_FILE_BYTES
 from compare.labs.lab import FOLDER, Lab, read
 from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
-from compare.labs.work import ANSWERS, Work, read_folder
+from compare.labs.running import Allowance, Stop, limit_s
+from compare.labs.work import ANSWERS, Work, name_of, read_folder
 from compare.model.op import UsageError
 from compare.records.encoding import decode, encode, write_whole
+from compare.records.reading import read_text
 
 KEPT = "_marks"
 """The folder of kept marks, within the class's folder."""
@@ -31,6 +35,20 @@ _NOISE, _GUARANTEE = 15, 25
 """Tokens: shorter matches are ignored; matches of the second length are always found."""
 _LEAST = 60
 """A file with fewer tokens of its own is alike in any class."""
+
+
+@dataclass(frozen=True)
+class MarkingOptions:
+    """How a class is marked."""
+
+    device: str
+    """As on the command line."""
+    timeout_s: float
+    """The most that one step of an implementation may take."""
+    jobs: int = 1
+    """Submissions that are tested at a time."""
+    stop: Stop = field(default_factory=Stop)
+    """Set where Ctrl-C or a signal ends it: what runs then is ended."""
 
 
 def is_class(folder: Path) -> bool:
@@ -44,72 +62,84 @@ def submissions(folder: Path) -> list[Path]:
 
 
 def mark(
-    folders: Sequence[Path],
-    rubric: Path | None,
-    device: str,
-    jobs: int,
-    timeout_s: float,
-    keep: Path | None,
-    say: Say,
-) -> list[Marks]:
+    folders: Sequence[Path], rubric: Path | None, options: MarkingOptions, keep: Path | None, say: Say
+) -> tuple[list[Marks], bool]:
     """Mark submissions; what happens in one costs that one only.
 
-    Submissions are tested ``jobs`` at a time.  While nothing else runs, those that took too long are tested
+    Several submissions are tested at a time.  While nothing else runs, those that took too long are tested
     again, as the others may have slowed them, and those on a GPU are timed, one by one.
 
     Args:
         folders: one for each submission.
         rubric: the lab's description; None: each names its lab.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
+
+    Returns:
+        Marks in the order of the folders, and whether it was stopped: those that are missing then say so.
     """
+    device, timeout_s, jobs = options.device, options.timeout_s, options.jobs
     works, unread = _read(folders, rubric)
-    marks = {folder: nothing(folder.resolve().name, reason) for folder, reason in unread.items()}
-    files = {
-        folder: keep / (re.sub(r"[^\w.-]", "_", folder.resolve().name) + ".json") for folder in works if keep
-    }
+    marks = {folder: nothing(name_of(folder), reason) for folder, reason in unread.items()}
+    files = {folder: keep / (re.sub(r"[^\w.-]", "_", name_of(folder)) + ".json") for folder in works if keep}
     kept = {folder: _kept(file) for folder, file in files.items()}
     for folder, work in works.items():
+        works[folder] = replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
         old = kept.get(folder)
         if old and old.digest == work.digest and _settled(old):
             marks[folder] = old
             say(f"{work.name}: unchanged since {old.created}")
 
     def checked(work: Work) -> Marks:
+        if options.stop.is_set:
+            raise KeyboardInterrupt
+        work.allowance.start()
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
 
     def finish(work: Work, tested: Marks) -> None:
         whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
         old = kept.get(work.folder)
         marks[work.folder] = best(old, whole) if old else whole
-        if file := files.get(work.folder):
-            write_whole(file, json.dumps(encode(marks[work.folder]), indent=1) + "\n")
+        _keep(files.get(work.folder), marks[work.folder], say)
 
     rest = [work for folder, work in works.items() if folder not in marks]
     waiting: list[tuple[Work, Marks]] = []
-    with ThreadPoolExecutor(jobs) as pool:
-        for work, tested in zip(rest, (pool.map if jobs > 1 else map)(checked, rest), strict=True):
-            if jobs > 1 and (tested.gpu or _late(tested)):  # the others' tests would disturb its times
-                waiting.append((work, tested))
-            else:
-                finish(work, tested)
-    for work, tested in waiting:
-        finish(work, best(tested, checked(work)) if _late(tested) else tested)
-    return [marks[folder] for folder in folders]
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            for work, tested in zip(rest, (pool.map if jobs > 1 else map)(checked, rest), strict=True):
+                if jobs > 1 and (tested.gpu or _late(tested)):  # the others' tests would disturb its times
+                    waiting.append((work, tested))
+                else:
+                    finish(work, tested)
+        for work, tested in waiting:
+            finish(work, best(tested, checked(work)) if _late(tested) else tested)
+    except KeyboardInterrupt:
+        say("interrupted")
+    left = [folder for folder in folders if folder not in marks]
+    for folder in left:
+        why = "interrupted before it was marked; the same command marks it"
+        marks[folder] = nothing(name_of(folder), why, works[folder].lab, result="inconclusive")
+    return [marks[folder] for folder in folders], bool(left)
 
 
 def _read(folders: Sequence[Path], rubric: Path | None) -> tuple[dict[Path, Work], dict[Path, str]]:
     """Submissions, and why others cannot be read.  One that names no lab gets the lab that most have."""
     works: dict[Path, Work] = {}
     unread: dict[Path, str] = {}
-    for folder in folders:
-        try:
-            works[folder] = read_folder(folder, rubric)
-        except UsageError as error:
-            unread[folder] = str(error)
-    if not works:
-        return works, unread
-    ((lab, _),) = Counter(work.lab.path for work in works.values()).most_common(1)
-    return {folder: works.get(folder) or read_folder(folder, lab) for folder in folders}, {}
+
+    def read_all(rest: Iterable[Path], lab: Path | None) -> None:
+        for folder in rest:
+            try:
+                works[folder] = read_folder(folder, lab)
+            except Exception as error:  # whatever it makes go wrong is its own result
+                unread[folder] = _told(error)
+
+    read_all(folders, rubric)
+    if works and unread:
+        ((lab, _),) = Counter(work.lab.path for work in works.values()).most_common(1)
+        missing = [*unread]
+        unread.clear()
+        read_all(missing, lab)
+    return works, unread
 
 
 def _guarded(work: Work, marks: Callable[[], Marks]) -> Marks:
@@ -117,7 +147,11 @@ def _guarded(work: Work, marks: Callable[[], Marks]) -> Marks:
     try:
         return marks()
     except Exception as error:
-        return nothing(work.name, f"{type(error).__name__}: {error}", work.lab, work.digest)
+        return nothing(work.name, _told(error), work.lab, work.digest)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
 
 
 def _late(marks: Marks) -> bool:
@@ -132,9 +166,19 @@ def _settled(marks: Marks) -> bool:
 def _kept(file: Path) -> Marks | None:
     """The marks of an earlier run; None where there are none that can be read."""
     try:
-        return decode(Marks, json.loads(file.read_text()))
-    except (OSError, TypeError, ValueError):
+        return decode(Marks, json.loads(read_text(file)))
+    except (ValueError, RecursionError):
         return None
+
+
+def _keep(file: Path | None, marks: Marks, say: Say) -> None:
+    """Write marks for the next run."""
+    if file is None:
+        return
+    try:
+        write_whole(file, json.dumps(encode(marks), indent=1) + "\n")
+    except OSError as error:
+        say(f"{marks.student}: its marks are not kept for the next run: {file}: {error.strerror}")
 
 
 def labs_of(all_marks: Iterable[Marks]) -> list[Lab]:
@@ -175,14 +219,14 @@ def similar(lab: Lab, folders: Sequence[Path]) -> list[Pair]:
     for starter in lab.starters:
         boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
         prints = []
-        for file in (folder / starter.name for folder in folders):
+        for folder in folders:
             try:
-                if file.stat().st_size < 1 << 20:
-                    window = _GUARANTEE - _NOISE + 1
-                    print_ = copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate)
-                    prints.append((file.parent.resolve().name, print_))
-            except (OSError, ValueError):
+                text = io.StringIO(read_text(folder / starter.name, USER_FILE_BYTES, folder))
+            except UsageError:
                 continue
+            window = _GUARANTEE - _NOISE + 1
+            print_ = copydetect.CodeFingerprint(starter.name, _NOISE, window, boilerplate, fp=text)
+            prints.append((name_of(folder), print_))
         for (first, one), (second, other) in combinations(prints, 2):
             share = max(copydetect.compare_files(one, other)[1])
             if min(one.token_coverage, other.token_coverage) >= _LEAST and share >= SHOWN:

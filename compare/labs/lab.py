@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, Literal
 from compare import registry
 from compare.model.op import Case, Op, UsageError
 from compare.records.encoding import decode, encode
+from compare.records.reading import read_text
+from compare.sandbox.words import bounded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +25,12 @@ _LABS = "[0-9][0-9]_*/lab.toml"
 RUBRIC = "rubric.toml"
 """Beside a description: by question, what a full answer has."""
 
-_LARGEST = 1 << 20
+_LARGEST = 1 << 18
+_NAME_PARTS = 32
+_LONG_NAME = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*)""" + f"{{{_NAME_PARTS}}}"
+)
+"""The parser's time grows with the square of a name's parts, ``a.b.c = 1``."""
 _INSPECTED = 3
 """A run of more cases reads no registers or shared memory of them: `compare.run`."""
 _RESOURCES = ("registers", "shared_bytes", "spilled_bytes", "load_bits", "instruction")
@@ -267,17 +275,21 @@ def op_of(lab: Lab, part: Task | Prediction) -> Op:
     return registry.get_op(part.op or lab.op)
 
 
-def toml(path: Path) -> dict[str, Any]:
-    """A TOML file's content.
+def toml(path: Path, within: Path | None = None) -> dict[str, Any]:
+    """A TOML file's content, with printable text and numbers of at most 64 bits.
+
+    Args:
+        path: the file.
+        within: as of `compare.records.reading.read_bytes`.
 
     Raises:
         UsageError: the file cannot be read, or is not TOML.
     """
+    text = read_text(path, _LARGEST, within)
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path} has {path.stat().st_size} bytes; the most is {_LARGEST}")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _LONG_NAME.search(text):
+            raise ValueError(f"a name has more than {_NAME_PARTS} parts")
+        content: dict[str, Any] = bounded(tomllib.loads(text))
+        return content
+    except (ValueError, RecursionError) as error:
         raise UsageError(f'{path} is not TOML: {error}. Text goes between quotes: name = "..."') from None

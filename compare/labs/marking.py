@@ -12,17 +12,18 @@ from typing import Literal
 from compare.device import lacks, pick
 from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
-from compare.labs.running import Run, run
+from compare.labs.running import Allowance, Run, run
 from compare.labs.work import Work
-from compare.model.op import Case
+from compare.model.op import Case, UsageError
 from compare.model.result import NOT_SANITIZED, OWN_WORK, UNREAD, Mismatch, Row
+from compare.sandbox.words import printable
 from compare.timing import figures
 
 PartResult = Literal[
     "passed", "wrong", "error", "timeout", "refused", "not started", "inconclusive", "machine", "left out"
 ]
-"""``error``: the code raised or did not compile. ``refused``: it cheated. ``machine``: the reference failed
-too. ``left out``: this tier cannot show it."""
+"""``error``: the code raised or did not compile. ``refused``: it cheated. ``machine``: the reference or the
+judge failed too. ``left out``: this tier cannot show it."""
 
 NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
@@ -33,6 +34,8 @@ _TAMPERED = "it forked its process", "it wrote into the pipe"
 """In the reason of a row whose code attacked its own check."""
 _AT_ONCE = 2
 """Tasks of a submission that are tested at a time."""
+_LONGEST = 2000
+"""Characters of a reason."""
 _TRIES = 3
 """Runs of what stays inconclusive."""
 
@@ -134,9 +137,11 @@ def best(old: Marks, new: Marks) -> Marks:
     return replace(new, parts=tuple(map(better, new.parts))) if old.lab == new.lab else new
 
 
-def nothing(student: str, reason: str, lab: Lab | None = None, digest: str = "") -> Marks:
+def nothing(
+    student: str, reason: str, lab: Lab | None = None, digest: str = "", result: PartResult = "error"
+) -> Marks:
     """Marks of a folder that cannot be marked at all."""
-    part = part_of("submission", total(lab) if lab else 1.0, "error", reason)
+    part = part_of("submission", total(lab) if lab else 1.0, result, printable(reason)[:_LONGEST])
     return Marks(student, lab.name if lab else "", "", False, _now(), digest, (part,))
 
 
@@ -161,16 +166,21 @@ def _tried(work: Work, task: Task, device: str, timeout_s: float) -> Run:
     The file is to blame if the reference runs without it, and the machine if not.
     """
     file = work.folder / task.file
-    if not file.is_file():
+    if not file.exists():
         return Run(None, f"there is no {task.file}", refused=True)
+    try:
+        work.content(task.file)
+    except UsageError as error:
+        return Run(None, str(error), refused=True)
     cases, op = task.cases, op_of(work.lab, task)
-    more = ["--budget", f"{0.1 * len(cases):g}"]
-    more += ["--sanitize"] * (work.lab.sanitize and pick(device).type == "cuda")
+    allowance = replace(work.allowance, timing_s=0.1 * len(cases))
+    more = ["--sanitize"] if work.lab.sanitize and pick(device).type == "cuda" else []
     for _ in range(2):
-        done = run(op.name, cases, [task.label], device, timeout_s, file, more)
+        done = run(op.name, cases, [task.label], device, timeout_s, file, allowance, more)
         if done.comparison or done.refused:
             return done
-    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, more=more)
+    unlimited = Allowance(timing_s=allowance.timing_s, stop=allowance.stop)
+    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, allowance=unlimited, more=more)
     return replace(done, refused=alone.comparison is not None)
 
 
@@ -196,6 +206,8 @@ def _verdict(row: Row | None, baseline: Row | None) -> tuple[PartResult, str]:
         return "passed", ""
     if baseline is None or baseline.status == "failed":
         return "machine", f"the reference failed too: {baseline.reason if baseline else 'it has no row'}"
+    if row.by_judge:
+        return "machine", row.reason
     if row.status in ("disagrees", "ordinary"):
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
         return "wrong" if failed - {OWN_WORK} else "refused", row.reason
@@ -250,7 +262,8 @@ def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
     for _ in range(_TRIES):
         if left:
             cases = list(dict.fromkeys(speed.case for speed in left))
-            done = run(op.name, cases, [task.label, task.reference], device, timeout_s, file)
+            labels = [task.label, task.reference]
+            done = run(op.name, cases, labels, device, timeout_s, file, allowance=work.allowance)
             for speed in left:
                 result, why = _speed(task, speed, str(Case.parse(speed.case, op)), done)
                 parts[speed] = part_of(_name(task, speed), speed.points, result, why)

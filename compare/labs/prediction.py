@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ BINDING = ("memory", "compute", "neither")
 """What limits the fastest implementation: bandwidth, arithmetic, or latency and launch overhead."""
 _STATIC = ("registers", "shared_bytes", "lines", "instruction")
 """Measures of the code: the same on every machine that compiles for an architecture."""
+_LARGEST = 1e12
+"""Of a prediction: more than any measure reaches."""
 CLOSE = 1.1
 """A prediction within this factor scores 1; each further factor of 2 costs 1."""
 
@@ -58,16 +61,17 @@ def read(prediction: Prediction, text: str | float) -> str | float:
         ValueError: the answer is neither.
     """
     choices = BINDING if prediction.measure == "binding" else prediction.choices
+    got = reprlib.repr(text)
     if prediction.measure in ("fastest", "binding", "instruction"):
         if str(text).strip() in choices:
             return str(text).strip()
-        raise ValueError(f"{prediction.name}: got {text!r}, expected one of {', '.join(choices)}")
+        raise ValueError(f"{prediction.name}: got {got}, expected one of {', '.join(choices)}")
     try:
         number = float(re.sub(r"\s*(x|us|%|B)$", "", str(text).strip()))
     except ValueError:
         number = math.nan
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{prediction.name}: got {text!r}, expected a number of 0 or more")
+    if not 0 <= number <= _LARGEST:
+        raise ValueError(f"{prediction.name}: got {got}, expected a number from 0 to {_LARGEST:g}")
     return number
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -19,8 +21,68 @@ from compare.records import archive
 from compare.registry import ROOT
 from compare.sandbox.environment import kept
 
+_LOOK_S = 0.05
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""
+
+
+_ONCE_S, _STEPS = 300.0, 10
+"""Of `limit_s`: a machine's own work, and steps of an implementation that take all of their time."""
+_LAST_BYTES = 1 << 14
+
+
+def limit_s(timeout_s: float) -> float:
+    """The time that all calls of one submission may take together, in s."""
+    return _ONCE_S + _STEPS * timeout_s
+
+
+@dataclass
+class Stop:
+    """Whether Ctrl-C or a signal has come."""
+
+    is_set: bool = False
+    """No lock guards it: a signal handler may run while this very thread reads it."""
+
+
+def stop_on_signals() -> Stop:
+    """What Ctrl-C, SIGTERM and SIGHUP set, unless they are ignored, and then raise `KeyboardInterrupt`."""
+    stop = Stop()
+
+    def handle(*_: object) -> None:
+        stop.is_set = True
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handle)
+    return stop
+
+
+@dataclass
+class Allowance:
+    """Time that several comparisons may take together, from `start` on."""
+
+    seconds: float = math.inf
+    timing_s: float | None = None
+    """Of the timing in each of them; None: as the command has it."""
+    stop: Stop = field(default_factory=Stop)
+    """Once set, those that run are ended, and no other begins."""
+    _until: float = math.inf
+
+    def start(self) -> None:
+        """Begin to count, or begin anew."""
+        self._until = time.monotonic() + self.seconds
+
+    @property
+    def left_s(self) -> float:
+        """What is left, in s; 0 where it was stopped."""
+        return 0.0 if self.stop.is_set else max(0.0, self._until - time.monotonic())
+
+    def used_up(self) -> str:
+        """Why nothing runs any more."""
+        if self.stop.is_set:
+            return "it was interrupted"
+        return f"its comparisons together took longer than {self.seconds:.0f} s, the limit for one submission"
 
 
 @dataclass(frozen=True)
@@ -46,6 +108,7 @@ def run(
     device: str,
     timeout_s: float,
     load: Path | None = None,
+    allowance: Allowance | None = None,
     more: Sequence[str] = (),
 ) -> Run:
     """Compare implementations of ``op``.
@@ -57,10 +120,15 @@ def run(
         device: as on the command line.
         timeout_s: the most that one step of an implementation may take.
         load: a student's file.
+        allowance: of this and other comparisons; None: without a limit.
         more: further words of the command: ``--sanitize``.
     """
+    allowance = allowance or Allowance()
     # Each case has several steps, of each row; then the process hangs in a way of its own.
-    limit_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
+    own_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
+    left_s = allowance.left_s
+    if not left_s:
+        return Run(None, allowance.used_up(), refused=True)
     loaded = str(load.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
@@ -78,21 +146,29 @@ def run(
         words += [word for label in only for word in ("--only", label)]
         words += ["--load", loaded] if loaded else []
         words += more
-        status = _command(words, stderr, limit_s)
+        words += ["--budget", f"{allowance.timing_s:g}"] if allowance.timing_s else []
+        status = _command(words, stderr, min(own_s, left_s), allowance.stop)
+        if status is None and not allowance.left_s:
+            return Run(None, allowance.used_up(), refused=True)
         if status is None:
-            return Run(None, f"the comparison took longer than {limit_s:.0f} s")
+            return Run(None, f"the comparison took longer than {own_s:.0f} s")
         if out.is_file():
             try:
                 return Run(archive.read(out)[0])
             except UsageError as error:
                 return Run(None, str(error))
-        last = stderr.read_text(errors="replace").strip().rpartition("\n")[2]
+        with stderr.open("rb") as written:
+            written.seek(max(0, stderr.stat().st_size - _LAST_BYTES))
+            last = written.read().decode(errors="replace").strip().rpartition("\n")[2]
     why = last.removeprefix("python -m compare: ") or "the comparison printed nothing"
     return Run(None, why.removeprefix(f"--load {loaded}: "), status == _USAGE and "--load" in why)
 
 
-def _command(words: Sequence[str], stderr: Path, limit_s: float) -> int | None:
-    """The exit status of ``python -m compare``; None: it took too long.  No process of it is left."""
+def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> int | None:
+    """The exit status of ``python -m compare``; None: it took too long, or was stopped.
+
+    No process of it is left.
+    """
     with stderr.open("wb") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "compare", *words],
@@ -103,10 +179,11 @@ def _command(words: Sequence[str], stderr: Path, limit_s: float) -> int | None:
             stderr=written,
             start_new_session=True,
         )
+    until = time.monotonic() + seconds
     try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
+        while (status := process.poll()) is None and time.monotonic() < until and not stop.is_set:
+            time.sleep(_LOOK_S)
+        return status
     finally:
         for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
             if process.poll() is None:

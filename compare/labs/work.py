@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from compare.code_size.sources import USER_FILE_BYTES
+from compare.device import project_commit
 from compare.labs.lab import Lab, find, read, toml
+from compare.labs.running import Allowance
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
+from compare.records.reading import read_bytes
+from compare.sandbox.words import printable
 
 ANSWERS = "answers.toml"
 
@@ -27,17 +33,38 @@ class Work:
     """By the question's name; empty text: not answered."""
     problem: str = ""
     """Why ``answers.toml`` could not be used."""
+    allowance: Allowance = field(default_factory=Allowance, compare=False)
+    """Of all calls of its code together."""
 
     @property
     def name(self) -> str:
-        return self.folder.resolve().name
+        return name_of(self.folder)
 
     @property
     def digest(self) -> str:
-        """Changes with any file that counts: the tasks' files, the answers, the lab's description."""
-        files = [self.folder / ANSWERS, self.lab.path, *(self.folder / task.file for task in self.lab.task)]
-        texts = [path.read_bytes() if path.is_file() else b"" for path in files]
-        return hashlib.sha256(json.dumps([text.hex() for text in texts]).encode()).hexdigest()
+        """Changes with any file that counts (the tasks' files, the answers, the lab's description) and with
+        this project's version."""
+        names = [ANSWERS, *(task.file for task in self.lab.task)]
+        texts = [project_commit() or "", read_bytes(self.lab.path).hex()]
+        for name in names:
+            try:
+                texts.append(self.content(name).hex())
+            except UsageError as error:  # it counts as that
+                texts.append(str(error))
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+    def content(self, name: str) -> bytes:
+        """One of its files.
+
+        Raises:
+            UsageError: it is missing, too large, no regular file, or a link to another folder.
+        """
+        return read_bytes(self.folder / name, USER_FILE_BYTES, self.folder)
+
+
+def name_of(folder: Path) -> str:
+    """A submission's name."""
+    return printable(folder.resolve().name)
 
 
 def start(lab: Lab, folder: Path) -> list[Path]:
@@ -97,7 +124,7 @@ def read_folder(folder: Path, rubric: Path | None = None) -> Work:
         raise UsageError(f"{folder}: there is no such folder; 'python -m compare lab start 01 DIR' makes one")
     content, problem = {}, ""
     try:
-        content = toml(folder / ANSWERS)
+        content = toml(folder / ANSWERS, folder)
     except UsageError as error:
         problem = str(error)
     if rubric:
@@ -114,7 +141,7 @@ def read_folder(folder: Path, rubric: Path | None = None) -> Work:
     filled = {
         name: value if isinstance(value, str) else float(value)
         for name, value in values.items()
-        if isinstance(value, (str, int, float)) and value != ""
+        if (isinstance(value, str) and value) or (isinstance(value, (int, float)) and math.isfinite(value))
     }
     written = {question.name: str(answers.get(question.name, "")).strip() for question in lab.question}
     return Work(lab, folder, filled, written, problem)

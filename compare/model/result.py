@@ -390,6 +390,8 @@ class Row:
     configuration: Configuration = Configuration()
     recorded: Provenance | None = None
     """Where its timing is from; None where it was measured now."""
+    by_judge: bool = False
+    """Whether an error of the judge's own made it fail."""
 
     @property
     def run(self) -> str:

@@ -23,7 +23,8 @@ from filelock import FileLock, Timeout
 
 from compare.model.op import UsageError
 from compare.model.result import WRONG, CaseComparison, Comparison, Estimate, Provenance, Row
-from compare.records.encoding import decode, encode, read_whole, write_whole
+from compare.records.encoding import decode, encode, write_whole
+from compare.records.reading import read_text
 from compare.registry import ROOT
 
 RESULTS = ROOT / "results"
@@ -128,12 +129,7 @@ def read(path: Path) -> tuple[Comparison, ...]:
     Raises:
         UsageError: the file cannot be read.
     """
-    try:
-        text = read_whole(path, _MOST_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path} cannot be read: {why}") from None
-    return loads(text, str(path))
+    return loads(read_text(path, _MOST_BYTES), str(path))
 
 
 def device_slug(device: str) -> str:

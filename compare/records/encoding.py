@@ -1,16 +1,14 @@
-"""Dataclasses to JSON values and back; files read within limits, and written atomically."""
+"""Dataclasses to JSON values and back; files written atomically."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import errno
 import json
 import math
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Mapping
 from dataclasses import MISSING
 from pathlib import Path
@@ -61,23 +59,6 @@ def decode(kind: type[Value], value: Any) -> Value:
 
     # Not strict: "NaN" and "Infinity" are floats.  The hook is for paths.
     return msgspec.convert(value, kind, strict=False, dec_hook=lambda hooked, item: hooked(item))
-
-
-def read_whole(path: Path, most_bytes: int = 1 << 24) -> str:
-    """The text of a regular file of limited size.
-
-    Raises:
-        OSError: it cannot be read, is none (a pipe never ends), or is larger.
-        UnicodeDecodeError: it is no UTF-8.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has more than {most_bytes >> 20} MB")
-        return file.read(most_bytes).decode()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from compare.records.encoding import read_whole, write_whole
+from compare.records.encoding import write_whole
+from compare.records.reading import read_text
 from compare.registry import ROOT
 from cuda_impl.build import BuildError, cache_dir
 
@@ -44,7 +45,7 @@ def read(kind: str, name: str) -> Any:
     shared = os.environ.get("COMPARE_CACHE_SHARED")  # to read from only, where user code runs
     for folder in (shared, None):
         with suppress(OSError, ValueError, RecursionError):
-            return json.loads(read_whole(_path(kind, name, folder)))
+            return json.loads(read_text(_path(kind, name, folder)))
     return None
 
 

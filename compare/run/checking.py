@@ -11,7 +11,7 @@ from compare.device import supports
 from compare.model.op import Case, Implementation
 from compare.model.result import HARD_INPUTS, OTHER_SIZES, THREAD_ORDERS, WRONG, Options
 from compare.run.context import CaseResult, Context, RowState, Step
-from compare.run.verdict import verdict
+from compare.run.verdict import of_judge, verdict
 from compare.tuning import matching
 from compare.worker.checking import Checking, CheckOutcome
 from compare.worker.sanitizer import NotSanitized, sanitize
@@ -120,9 +120,8 @@ def _matched(
 
 def _entry(context: Context, impl: Implementation, outcome: CheckOutcome) -> RowState:
     if outcome.error is not None:
-        return RowState(
-            impl, context.row(impl, *verdict(outcome.error)), outcome.first_call_ms, outcome.held_bytes
-        )
+        row = replace(context.row(impl, *verdict(outcome.error)), by_judge=of_judge(outcome.error))
+        return RowState(impl, row, outcome.first_call_ms, outcome.held_bytes)
     agreement = outcome.agreement
     assert agreement is not None
     row = context.row(impl, agreement.status, agreement.reason)
@@ -152,7 +151,7 @@ def skip_check(context: Context, earlier: Iterable[CaseResult], result: CaseResu
         rows = [entry.row for entry in entries]
         wrong = next((row for status in (*WRONG, "failed") for row in rows if row.status == status), None)
         if wrong is not None:
-            row = context.row(impl, wrong.status, wrong.reason)
+            row = replace(context.row(impl, wrong.status, wrong.reason), by_judge=wrong.by_judge)
         elif rows and all(row.status == "unavailable" for row in rows):
             # A case that it refuses says nothing of another one.
             row = context.row(impl, "unavailable", rows[0].reason)

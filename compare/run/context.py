@@ -11,7 +11,7 @@ import torch
 from compare.device import capability, default_archs
 from compare.model.op import Case, Implementation, Op
 from compare.model.result import Card, Ceilings, Configuration, Options, Row, Status
-from compare.run.verdict import verdict
+from compare.run.verdict import of_judge, verdict
 from compare.tuning import sweep
 from compare.worker.pool import WorkerPool
 
@@ -141,7 +141,8 @@ class RowState:
     def refuse(self, error: BaseException) -> None:
         """The row has no times, for the reason that ``error`` gives."""
         status, reason = verdict(error)
-        self.row = replace(self.row, status=status, reason=reason, timing=None)
+        by_judge = of_judge(error)
+        self.row = replace(self.row, status=status, reason=reason, timing=None, by_judge=by_judge)
 
 
 @dataclass

@@ -54,6 +54,11 @@ def verdict(error: BaseException) -> tuple[Status, str]:
     return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
 
 
+def of_judge(error: BaseException) -> bool:
+    """Whether it is an error of the judge's own."""
+    return isinstance(error, Ended) and error.by_judge
+
+
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]} ..."
 

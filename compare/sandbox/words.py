@@ -103,6 +103,22 @@ def read_json(message: bytes, values: int = _MOST_VALUES, text: int = _LONGEST_T
     Raises:
         ValueError: it is no JSON, or deeper, longer or more than any honest one.
     """
+    try:
+        return bounded(json.loads(message), values, text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
+def bounded(value: Any, values: int = _MOST_VALUES, text: int = _LONGEST_TEXT) -> Any:
+    """A parsed value with printable text only.
+
+    Args:
+        value: of JSON or TOML.
+        values, text: as of `read_json`.
+
+    Raises:
+        ValueError: it is deeper, longer or more than any honest one.
+    """
     count = 0
 
     def checked(part: Any, depth: int) -> Any:
@@ -122,10 +138,7 @@ def read_json(message: bytes, values: int = _MOST_VALUES, text: int = _LONGEST_T
             raise ValueError("a number of more than 64 bits")
         return part
 
-    try:
-        return checked(json.loads(message), 1)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+    return checked(value, 1)
 
 
 def printable(text: str) -> str:

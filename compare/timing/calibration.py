@@ -20,7 +20,8 @@ from pathlib import Path
 from compare.model.op import UsageError
 from compare.model.result import Calibration, CaseComparison, Row, SizeClass
 from compare.records import archive
-from compare.records.encoding import decode, encode, read_whole, write_whole
+from compare.records.encoding import decode, encode, write_whole
+from compare.records.reading import read_text
 from compare.timing.statistics import estimate
 from cuda_impl import build
 
@@ -110,11 +111,11 @@ def stored(device: str) -> Calibration:
     """
     try:
         path = path_of(device)
-        text = read_whole(path)
-    except (FileNotFoundError, build.BuildError):  # not measured, or no cache folder
+    except build.BuildError:  # no cache folder
         return BUILT_IN
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}. Delete it") from None
+    if not path.exists():  # not measured
+        return BUILT_IN
+    text = read_text(path)
     try:
         return decode(Calibration, json.loads(text))
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,10 @@ _REQUEST_BYTES = (1 << 31) - 1
 """Largest message that a worker reads."""
 
 
+class Malformed(Exception):
+    """What came is no message."""
+
+
 class Channel:
     """One end of a socket pair.
 
@@ -38,8 +42,13 @@ class Channel:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has come that was not returned yet."""
-        return not self._buffer and not readable(self._end.fileno(), 0.0)
+        """Whether nothing has come that was not returned yet; that the other end was closed is nothing."""
+        if self._buffer:
+            return False
+        try:
+            return not readable(self._end.fileno(), 0.0) or not self._end.recv(1, socket.MSG_PEEK)
+        except ConnectionResetError:
+            return True
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message, with copies of file descriptors.
@@ -58,8 +67,8 @@ class Channel:
             seconds: None: wait without a limit.
 
         Raises:
-            EOFError: the other end was closed.
-            ValueError: it is longer than allowed.
+            EOFError, ConnectionResetError: the other end was closed.
+            Malformed: it is longer than allowed.
         """
         until = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -81,7 +90,7 @@ class Channel:
             return None
         (size,) = _LENGTH.unpack_from(self._buffer)
         if not 0 <= size <= self._most_bytes:
-            raise ValueError(f"a message of {size} bytes")
+            raise Malformed(f"a message of {size} bytes")
         if len(self._buffer) < begin + size:
             return None
         message = bytes(self._buffer[begin : begin + size])

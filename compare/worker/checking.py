@@ -141,6 +141,17 @@ class Checking:
         return (2 << 30) + _TENSORS * self._op.cost(self._case).bytes
 
     def _outcome(self, impl: Implementation) -> CheckOutcome:
+        outcome = self._attempt(impl)
+        if self._pool.retries(impl.label, outcome.error):
+            self._pool.retry(impl.label)
+            outcome = self._attempt(impl)
+        if isinstance(outcome.error, Ended):
+            self._pool.note(impl, outcome.error)
+        if impl.label == self._op.baseline and not self._probes.done():
+            self._probe(None)
+        return outcome
+
+    def _attempt(self, impl: Implementation) -> CheckOutcome:
         outcome = CheckOutcome()
         clock = _StepTimer(outcome.seconds)
         try:
@@ -155,10 +166,6 @@ class Checking:
             clock("put away in")
         except Exception as error:
             outcome.error = error
-            if isinstance(error, Ended):
-                self._pool.note(impl, error)
-        if impl.label == self._op.baseline and not self._probes.done():
-            self._probe(None)
         return outcome
 
     def _check(
@@ -177,7 +184,7 @@ class Checking:
             called_ms, outcome.tunings = self._first_call(impl, worker, buffers)
             outcome.first_call_ms = 1e3 * built_s + called_ms
             clock("first called in")
-        if impl.label == self._op.baseline:
+        if impl.label == self._op.baseline and not self._probes.done():
             self._probe(stage)
         probes = self._probes.result()
         clock("waited")
@@ -280,7 +287,9 @@ class Checking:
             for of_one in dict.fromkeys(map(tuple, self._seeds.values())):
                 for _ in made.of_check(of_one):
                     pass
-        except Exception:  # memory, most likely: every check meets it again and says so
+        except Exception as error:  # memory, most likely: every check meets it again and says so
+            if self._pool.retries(self._op.baseline, error):
+                raise
             made = probes(None)
         self._probes.set_result(made)
 

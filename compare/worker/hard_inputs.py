@@ -118,6 +118,8 @@ def each_hard_input(
             else:
                 result.fail(case, f"{error.name}: {error}")
         except Ended as error:
+            if error.retry:
+                raise
             result.fail(case, str(error))
             break
         else:
@@ -165,6 +167,8 @@ def in_thread_orders(op: Op, impl: Implementation, cases: Collection[Case], work
                     break
                 return Finding(THREAD_ORDERS, False, f"{case}: {error}")
             except Ended as error:
+                if error.retry:
+                    raise
                 return Finding(THREAD_ORDERS, False, f"{case}: {error}")
             if not agreement.passed:
                 where = "in another order of threads: is a __syncthreads() missing? " if order else ""

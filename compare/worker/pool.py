@@ -49,6 +49,7 @@ class WorkerPool:
         self._started: dict[str, _Started] = {}
         """By label."""
         self._crashes: dict[str, list[Ended]] = {}
+        self._retried: set[str] = set()
         self.contexts_s: dict[str, float] = {}
         """Seconds that each worker took to create its device's context."""
         self._building: dict[tuple[str, str | None], Building] = {}
@@ -132,6 +133,14 @@ class WorkerPool:
         """End its worker without waiting: freeing its GPU memory takes long."""
         if impl.label in self._started:
             self._started[impl.label].worker.abandon()
+
+    def retries(self, label: str, error: Exception | None) -> bool:
+        """Whether another worker is to be tried: once for each implementation, as it may end itself."""
+        return isinstance(error, Ended) and error.retry and label not in self._retried
+
+    def retry(self, label: str) -> None:
+        """Record that it is."""
+        self._retried.add(label)
 
     def note(self, impl: Implementation, ended: Ended) -> None:
         """Record how its worker ended."""

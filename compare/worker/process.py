@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -30,7 +30,7 @@ from compare.sandbox import isolation, limits
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import how_it_ended, printable
 from compare.worker import messages, server
-from compare.worker.channel import Channel
+from compare.worker.channel import Channel, Malformed
 from compare.worker.messages import Answer, AnswerT, WorkerRequest
 
 PRINTED_BYTES = 1 << 20
@@ -41,6 +41,9 @@ _LOOK_S = 0.1
 _LONGEST_ERROR = 2000
 _QUOTED = 300
 """Characters of a worker's output that are quoted."""
+
+_FROM_OUTSIDE = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP))
+"""Exit codes of a process that another may have killed, or the kernel where memory runs out."""
 
 _SHARE_FOR_LOCKS = 0.8
 """Of the time limit: then the row names the lock of a build, and not the step alone."""
@@ -66,6 +69,10 @@ class Ended(Exception):
 
     final = True
     """Whether starting another worker for the next case is useless."""
+    retry = False
+    """Whether something other than its code may have ended it: another worker is tried, once."""
+    by_judge = False
+    """Whether an error of the judge's own ended it."""
 
 
 class Worker:
@@ -143,15 +150,19 @@ class Worker:
         if self._ended is not None:
             raise self._ended
         if not self._waiting and not self._channel.empty:
-            self._breach()
+            raise self._breach("a message that was not asked for")
         number = secrets.token_hex(8)
         message = messages.encode(messages.NumberedRequest(number, request))
         self._signal_idle(signal.SIGCONT)
         self._waiting.append((number, request))  # before sending: Ctrl-C may come right after
         try:
             self._channel.send(message, descriptors)
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             raise self._died("between two steps") from None
+        except BlockingIOError:
+            raise self.end(f"it read no request for {self.timeout_s:g} s (--timeout)") from None
+        except Exception as error:
+            raise self._failed("sending a request", error) from error
 
     def ask_back(self) -> None:
         """Request the shared memory back without waiting; `receive` waits.
@@ -176,7 +187,7 @@ class Worker:
         if not self._waiting:
             self._signal_idle(signal.SIGSTOP)
         if answer.number != number:
-            self._breach()
+            raise self._breach("an answer to another request")
         if answer.forked:
             raise self.end("it forked its process: an implementation may not do this")
         if answer.raised:
@@ -208,20 +219,34 @@ class Worker:
                     raise self.end(
                         f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
                     )
-            return messages.read_answer(message, request)
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
-        except (OSError, TypeError, ValueError):
-            self._breach()
+        except Malformed as error:
+            raise self._breach(str(error)) from None
+        except Ended:
+            raise
+        except Exception as error:
+            raise self._failed(step, error) from error
+        try:
+            return messages.read_answer(message, request)
+        except (TypeError, ValueError) as error:  # of nothing but what the worker has written
+            raise self._breach(str(error)) from None
 
-    def _breach(self) -> NoReturn:
-        raise self.end("it wrote into the pipe between its process and the judge's")
+    def _breach(self, what: str) -> Ended:
+        return self.end(f"it wrote into the pipe between its process and the judge's: {what[:_QUOTED]}")
+
+    def _failed(self, step: str, error: Exception) -> Ended:
+        """End it for an error of the judge's own, which leaves its answers out of step."""
+        running = self._ended is None  # else the judge has closed it, in another thread
+        ended = self.end(f"the judge failed in {step}: {type(error).__name__}: {error}. Run it again")
+        ended.final, ended.retry, ended.by_judge = False, running, running
+        return ended
 
     def _died(self, step: str) -> Ended:
-        code = self._process.wait(2.0)
+        running, code = self._ended is None, self._process.wait(2.0)
         how = "its process closed the connection" if code is None else how_it_ended(code)
         ended = self.end(f"{how} in {step}")
-        ended.final = False
+        ended.final, ended.retry = False, running and code in _FROM_OUTSIDE
         return ended
 
     def end(self, why: str) -> Ended:

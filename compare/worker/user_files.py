@@ -22,6 +22,7 @@ from compare import registry
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import USER_FILE_BYTES
 from compare.model.op import Implementation, UsageError
+from compare.records.reading import read_bytes
 from compare.sandbox.words import printable
 from compare.worker import cuda_file
 from compare.worker.cuda_file import LaunchLine
@@ -129,14 +130,11 @@ def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]
 
 def _read(path: str, compared: str) -> _UserFile:
     """Find what a file registers, without running it."""
+    with _as_usage_error(path):
+        text = read_bytes(Path(path), USER_FILE_BYTES)
     file = Path(path).resolve()
-    if not file.is_file():
-        raise UsageError(f"--load {path}: there is no such file")
     if file.suffix not in (".py", ".cu"):
         raise UsageError(f"--load {path}: {registry.NO_KNOWN_FILE}")
-    if (size := file.stat().st_size) > USER_FILE_BYTES:
-        raise UsageError(f"--load {path}: {size} bytes, and the most is {USER_FILE_BYTES}")
-    text = file.read_bytes()
     if (lines := len(text.splitlines())) > _MOST_LINES:
         raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
     ops: tuple[str, ...] = ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,9 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
         monkeypatch.setattr(classroom, "correctness", correctness)
         monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
         folders = classroom.submissions(students)
-        return classroom.mark(folders, None, "cpu", 2, 1.0, students / "_marks", lambda what: None)
+        keep = students / "_marks"
+        options = classroom.MarkingOptions("cpu", 1.0, jobs=2)
+        return classroom.mark(folders, None, options, keep, lambda what: None)[0]
 
     return marked
 
@@ -67,12 +71,23 @@ def test_a_crash_costs_one_submission(mark: Mark) -> None:
     assert found[1].parts[0].detail == "OSError: disk on fire"
 
 
+@pytest.mark.parametrize(
+    "error", [RecursionError(), MemoryError(), OverflowError(34, "x"), OSError(36, "File name too long")]
+)
+def test_whatever_a_submission_raises_is_its_own_result(error: Exception, mark: Mark) -> None:
+    assert [m.points for m in mark({"bob": error})] == [2, 0, 2]
+
+
 def test_a_stopped_run_is_resumed(mark: Mark, students: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        mark({"carol": KeyboardInterrupt()})
+    first, second, third = mark({"carol": KeyboardInterrupt()})
+    assert third.parts[0].result == "inconclusive"
+    assert "interrupted before it was marked" in third.parts[0].detail
+    kept = {"alice": first, "bob": second}
+    assert {name for name, each in kept.items() if each.points} >= {"alice"}
     said: list[str] = []
-    mark({}, said)
+    assert [each.points for each in mark({}, said)] == [2, 2, 2]
     assert "ran carol" in said
+    assert "ran alice" not in said
     again: list[str] = []
     mark({}, again)
     assert again == []
@@ -100,6 +115,56 @@ def test_marks_never_fall(mark: Mark, students: Path) -> None:
     mark({})
     (students / "bob" / "cuda_add.py").write_text("worse")
     assert mark({"bob": Part("x", 0, 2, "wrong", "tail")})[1].points == 2
+
+
+SPOILED: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "zeros": lambda file: file.symlink_to("/dev/zero"),
+    "memory": lambda file: file.symlink_to("/proc/self/mem"),
+    "classmate": lambda file: file.symlink_to(f"../alice/{file.name}"),
+    "folder": Path.mkdir,
+    "sparse": lambda file: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40),
+    "deep": lambda file: file.write_text("a = " + "[" * 99_999),
+    "long": lambda file: file.write_text("predictions.registers = " + "9" * 5000),
+}
+
+
+@pytest.mark.parametrize("name", ["answers.toml", "cuda_add.py"])
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_file_that_cannot_be_read_costs_no_other(what: str, name: str, mark: Mark, students: Path) -> None:
+    (students / "bob" / name).unlink()
+    SPOILED[what](students / "bob" / name)
+    first, _, third = mark({})
+    assert [first.points, third.points] == [2, 2]
+    said: list[str] = []
+    mark({}, said)
+    assert said == []  # it has not changed
+    if find_spec("copydetect"):
+        assert classroom.similar(LAB, classroom.submissions(students)) == []
+
+
+def test_a_name_that_is_no_text_costs_no_other(mark: Mark, students: Path) -> None:
+    start(LAB, students / os.fsdecode(b"d\xffve"))
+    (students / ("e" * 254)).mkdir()
+    marks = mark({})
+    assert [each.points for each in marks] == [2] * 5
+    assert [each.student for each in marks][3] == "d?ve"
+    "".join(each.student for each in marks).encode()
+
+
+def test_all_calls_of_a_submission_together_have_a_limit(
+    students: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the submission's own result; and of the next one, time begins anew."""
+    monkeypatch.setattr(classroom, "limit_s", lambda timeout_s: 0.0)
+    said: list[str] = []
+    folders = classroom.submissions(students)[:2]
+    options = classroom.MarkingOptions("cpu", 1.0)
+    marks, interrupted = classroom.mark(folders, None, options, None, said.append)
+    assert not interrupted
+    for each in marks:
+        assert each.parts[0].result == "timeout"
+        assert "together took longer than 0 s, the limit for one submission" in each.parts[0].detail
 
 
 def test_damaged_marks_are_made_anew(mark: Mark, students: Path) -> None:

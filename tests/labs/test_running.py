@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compare.labs import running
-from compare.labs.running import run
+from compare.labs.running import Allowance, Stop, run
 
 CASE = "M=3,N=129,fp32"
 
@@ -55,26 +55,40 @@ def test_a_missing_barrier_is_wrong_on_the_labs_own_cases(barrier: str, status: 
     row = done.row("N=50,fp32", "cupy.mine")
     assert row is not None, done.error
     assert row.status == status, row.reason
-    assert ("thread orders: add: " in row.reason) == (not barrier)
+    assert ("thread orders: N=50,fp32: add: " in row.reason) == (not barrier)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), subprocess.TimeoutExpired("compare", 1.0)])
+@pytest.mark.parametrize("how", ["Ctrl-C", "a stop", "the limit"])
 def test_after_an_interrupt_or_the_limit_no_process_is_left(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
+    stop = Stop()
 
     class Process(subprocess.Popen[bytes]):
-        def wait(self, timeout: float | None = None) -> int:
+        def poll(self) -> int | None:
             if not started:
                 started.append(self)
-                raise error
-            return super().wait(timeout)
+                stop.is_set = how == "a stop"
+                if how == "Ctrl-C":
+                    raise KeyboardInterrupt
+            return super().poll()
 
     monkeypatch.setattr(running.subprocess, "Popen", Process)
+    seconds = 0.1 if how == "the limit" else 60.0
     with suppress(KeyboardInterrupt):
-        assert running._command(["softmax", "--case", CASE], tmp_path / "stderr", 1.0) is None
+        assert running._command(["softmax", "--case", CASE], tmp_path / "stderr", seconds, stop) is None
     assert started[0].returncode in (-15, -9, 3)
+
+
+def test_once_stopped_or_used_up_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_command", lambda *_: pytest.fail("it ran"))
+    used_up = Allowance(0.0)
+    used_up.start()
+    for allowance, says in ((Allowance(stop=Stop(True)), "interrupted"), (used_up, "took longer than 0 s")):
+        done = run("softmax", [CASE], [], "cpu", 60.0, allowance=allowance)
+        assert (done.comparison, done.refused) == (None, True)
+        assert says in done.error
 
 
 @pytest.mark.thorough

@@ -52,7 +52,7 @@ def test_with_a_rubric_unreadable_answers_cost_only_the_answers(mine: Path) -> N
     (mine / ANSWERS).write_bytes(b"\xff\xfe")
     work = read_folder(mine, rubric=LAB.path)
     assert work.lab == LAB
-    assert "is not TOML" in work.problem
+    assert "is not UTF-8" in work.problem
     (mine / ANSWERS).write_text("predictions = 3")
     assert "are tables" in read_folder(mine, rubric=LAB.path).problem
 

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +20,7 @@ from compare.capture import meta_inputs
 from compare.model.op import FILLS, LAYOUTS, case
 from compare.model.result import Options
 from compare.worker.checking import Checking
-from compare.worker.messages import Answer, WorkerRequest
+from compare.worker.messages import Answer, CheckCall, WorkerRequest
 from compare.worker.process import Worker
 from loaded_files import CPU, SMALL, compared, decorator, implemented, reasons_of, rows_of
 
@@ -103,6 +105,39 @@ def test_one_that_crashes_on_every_case_says_so_of_every_case(tmp_path: Path) ->
     reasons = reasons_of(comparison, "triton.crashes")
     assert len(reasons) == 3
     assert all("SIGABRT" in reason for reason in reasons), reasons
+
+
+@contextmanager
+def killed(who: str, times: int) -> Iterator[list[int]]:
+    """A worker is killed from outside right before its next checked calls; yields the process numbers."""
+    ask, pids = Worker.ask, list[int]()
+
+    def asked(worker: Worker, request: WorkerRequest[Any], step: str = "") -> Any:
+        if worker.who == who and isinstance(request, CheckCall) and len(pids) < times:
+            pids.append(worker.pid)
+            os.killpg(worker.pid, signal.SIGKILL)
+        return ask(worker, request, step)
+
+    with mock.patch.object(Worker, "ask", asked):
+        yield pids
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, "ok"), (99, "failed")])
+def test_one_that_is_killed_is_tried_once_more(times: int, status: str, tmp_path: Path) -> None:
+    cases, only = (SMALL, case("fp32", N=17)), ("triton.right",)
+    with killed("triton.right", times) as pids:
+        comparison = compared(tmp_path / "mine.py", "", *only, cases=cases, resources=False)
+    rows = [row for each in comparison.cases for row in each.rows if row.label == "triton.right"]
+    assert [row.status for row in rows] == [status, status], rows
+    assert all("killed by SIGKILL" in row.reason for row in rows if row.status == "failed")
+    assert len(set(pids)) == min(times, 3)  # the second time counts as its own doing
+
+
+def test_the_limits_are_those_of_the_baseline_also_if_that_is_killed_once(tmp_path: Path) -> None:
+    with killed("torch.eager", 1) as pids:
+        rows = rows_of(compared(tmp_path / "mine.py", "", "triton.right", resources=False))
+    assert pids
+    assert {row.status for row in rows.values()} == {"ok"}, rows
 
 
 class Stopped(Worker):

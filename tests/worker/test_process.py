@@ -231,3 +231,66 @@ def test_none_outlives_the_judge_stopped_or_busy(tmp_path: Path) -> None:
         os.kill(judge, signal.SIGKILL)
     assert until(lambda: not states(stopped))
     assert until(lambda: not running(child))
+
+
+# --------------------------------------------------------------------------- whose fault it is
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("isolated", [False, True])
+def test_one_that_is_killed_between_two_requests_has_written_nothing(
+    sent: signal.Signals, isolated: bool
+) -> None:
+    """The end of its connection is no message; another worker may do better."""
+    worker = Worker("test", CPU, 60.0, isolated=isolated)
+    try:
+        worker.ask(Rest())
+        os.killpg(worker.pid, sent)
+        os.killpg(worker.pid, signal.SIGCONT)
+        assert until(lambda: not running(worker.pid))
+        with pytest.raises(Ended, match=f"was killed by {sent.name}") as caught:
+            worker.ask(Rest())
+        assert (caught.value.retry, caught.value.by_judge) == (True, False)
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("code", ["os._exit(3)", "os.abort()"])
+def test_one_that_ends_itself_is_not_tried_again(code: str, worker: Worker, tmp_path: Path) -> None:
+    with pytest.raises(Ended) as caught:
+        worker.ask(Load((written(tmp_path / "ends.py", code),)))
+    assert not caught.value.retry
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), TypeError("no"), ValueError("-1")])
+@pytest.mark.parametrize("method", ["send", "receive"])
+def test_an_error_of_the_judge_is_shown_and_not_blamed_on_the_worker(
+    error: Exception, method: str, worker: Worker
+) -> None:
+    with (
+        mock.patch.object(worker._channel, method, side_effect=error),
+        pytest.raises(
+            Ended, match=f"the judge failed in .*: {type(error).__name__}: .*{error.args[-1]}"
+        ) as caught,
+    ):
+        worker.ask(Rest())
+    assert (caught.value.retry, caught.value.by_judge) == (True, True)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(b"", b"{", b"\xff", b"[]", b'{"number": 3}', b"[" * 100_000, b"1" * 5000),
+        b'{"number": "x", "value": {"held_bytes": 1e999}}',
+    ],
+    ids=lambda message: message[:12].decode("latin1"),
+)
+def test_a_malformed_message_is_blamed_on_who_wrote_it(message: bytes, worker: Worker) -> None:
+    worker.ask(Rest())
+    with (
+        mock.patch.object(worker._channel, "receive", return_value=message),
+        pytest.raises(Ended, match=r"wrote into the pipe between its process and the judge's: .") as caught,
+    ):
+        worker.ask(Rest())
+    assert not caught.value.retry
