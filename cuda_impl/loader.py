@@ -192,7 +192,10 @@ class HostKernel:
     def _built(self, *, watched: bool) -> tuple[Path, Any]:
         """A build of the kernel, and the function that launches it."""
         library = build.host_kernel(self._source, self._name, watched=watched)
-        return library, ctypes.CDLL(str(library)).host_launch
+        try:
+            return library, ctypes.CDLL(str(library)).host_launch
+        except OSError as error:  # the kernel uses what the watching library has no function for
+            raise build.BuildError(f"{self._name} cannot be watched: {error}") from None
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0

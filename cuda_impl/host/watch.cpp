@@ -3,9 +3,9 @@
 // of other threads to the same memory? The first problem ends the launch.
 //
 // Limits: a race needs a read, as threads may write equal values; of the threads that read since a write the
-// last two are known; accesses between which a named barrier or an mbarrier was passed count as ordered.  In global memory
-// a race is a read of what another thread wrote before; from a launch's first fence or atomic operation on,
-// which may order its blocks, none is looked for there.
+// last two are known; accesses between which a named barrier or an mbarrier was passed count as ordered.  In
+// global memory a race is a read of what another thread wrote before; from a launch's first fence or atomic
+// operation on, which may order its blocks, none is looked for there.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -100,9 +100,8 @@ void begin(const Moment& now) {
 }
 
 void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
-    const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
     begin(now);
-    if (blocks_communicate || (stacks <= address && address < stacks + now.stack_bytes)) return;
+    if (blocks_communicate) return;
     const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code};
     for (std::uintptr_t at = address; at < address + bytes; ++at) {
         if (write) {
@@ -130,7 +129,8 @@ void check(std::uintptr_t address, std::size_t bytes, bool write, const void* co
             return check_shared(now, kind, address - shared, bytes, write, code);
         }
     }
-    if (within(arenas, address, 1) && !within(tensors, address, bytes)) {
+    if (!within(arenas, address, 1)) return;  // an emulated unit's own state
+    if (!within(tensors, address, bytes)) {
         fail(described(write, bytes) + " at " + place(code) + ", outside of every tensor: address " +
              std::to_string(address));
     }
@@ -192,7 +192,9 @@ extern "C" void __tsan_write_range(std::uintptr_t address, std::size_t bytes) {
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
-// Of std::shared_ptr, in which an emulated unit keeps its state.
+// Of std::function and std::shared_ptr, in which an emulated unit keeps its state.
+extern "C" void __tsan_vptr_read(void**) {}
+extern "C" void __tsan_vptr_update(void**, void*) {}
 extern "C" int __tsan_atomic32_fetch_add(volatile int* address, int value, int) {
     return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }
