@@ -37,7 +37,7 @@ from compare.model.result import (
 from compare.tuning import cache
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers, WorkerStage
-from compare.worker.hard_inputs import check_hard_inputs, in_thread_orders, memory_problem
+from compare.worker.hard_inputs import HardProbes, check_hard_inputs, in_thread_orders, memory_problem
 from compare.worker.parallel import cores, run_parallel
 from compare.worker.pool import WorkerPool
 from compare.worker.process import Ended, Raised, Worker
@@ -97,9 +97,9 @@ class Checking:
     ) -> None:
         self._retune, self._helpers = retune, helpers
         self._more = more
-        self._hard = threading.Lock()
-        """The baseline's worker answers one row at a time."""
         self._op, self._case, self._device, self._pool, self._seeds = op, case, device, pool, seeds
+        self._baseline_checked = threading.Event()
+        self._hard_probes = HardProbes(op, device, self._baseline)
         self._expected = expected_outputs(op, case, device)
         self._probes: Future[Probes] = Future()
         """Known once the baseline was called: the tolerance needs its outputs."""
@@ -116,6 +116,7 @@ class Checking:
         impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)  # the others wait for it
         if not self._probes.done() and not any(impl.label == self._op.baseline for impl in impls):
             self._probe(None)
+            self._baseline_checked.set()
         width = self.width(len(impls))
 
         def job(impl: Implementation) -> CheckOutcome:
@@ -126,6 +127,12 @@ class Checking:
         if self._device.type == "cpu":
             settle_vector_math()  # not at the first comparisons, in several threads
         yield from run_parallel(job, impls, width, self._pool.close)
+
+    def _baseline(self) -> Worker:
+        """The worker of PyTorch's own implementation, after its check: it answers one thread at a time."""
+        self._baseline_checked.wait()
+        (baseline,) = registry.implementations(self._op.name, (self._op.baseline,))
+        return self._pool.of(baseline)
 
     def width(self, count: int) -> int:
         """How many of ``count`` implementations may be checked at once."""
@@ -147,8 +154,10 @@ class Checking:
             outcome = self._attempt(impl)
         if isinstance(outcome.error, Ended):
             self._pool.note(impl, outcome.error)
-        if impl.label == self._op.baseline and not self._probes.done():
-            self._probe(None)
+        if impl.label == self._op.baseline:
+            if not self._probes.done():
+                self._probe(None)
+            self._baseline_checked.set()
         return outcome
 
     def _attempt(self, impl: Implementation) -> CheckOutcome:
@@ -212,7 +221,7 @@ class Checking:
         """``agreement`` of a user's implementation with the findings asked for beside the case's."""
         watches = impl.route == "cupy" and self._device.type == "cpu"
         if not agreement.passed:
-            problem = memory_problem(self._op, impl, self._case, worker) if watches else ""
+            problem = memory_problem(self._op, impl, self._case, worker, self._hard_probes) if watches else ""
             memory = (Finding(MEMORY, False, problem),) if problem else ()
             return replace(agreement, findings=(*memory, *agreement.findings))
         right = [self._case]
@@ -222,7 +231,7 @@ class Checking:
         if agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
         if agreement.passed and THREAD_ORDERS in self._more and watches:
-            finding = in_thread_orders(self._op, impl, right, worker)
+            finding = in_thread_orders(self._op, impl, right, worker, self._hard_probes)
             agreement = _with(agreement, finding, None)
         return agreement
 
@@ -248,11 +257,8 @@ class Checking:
         self, impl: Implementation, worker: Worker, agreement: Agreement
     ) -> tuple[Agreement, list[Case]]:
         """``agreement`` with a finding on the op's own hard inputs, and those on which it is correct."""
-        baseline = registry.implementations(self._op.name, (self._op.baseline,))
-        theirs = self._pool.of(baseline[0])
         budget_s = _HARD_GPU_S if self._device.type == "cuda" else _HARD_CPU_S
-        with self._hard:
-            result = check_hard_inputs(self._op, impl, self._case, worker, theirs, budget_s)
+        result = check_hard_inputs(impl, self._case, worker, self._hard_probes, self._op, budget_s)
         return _with(agreement, result.finding(self._op), result.mismatch), result.passed
 
     def _first_call(

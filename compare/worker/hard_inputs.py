@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+
+import torch
 
 from compare.checking.check import CheckOptions, check
 from compare.checking.hard_inputs import hard_cases, is_small, variants
@@ -35,6 +38,8 @@ class HardInputs:
     problem: str = ""
     """Of the first one that failed."""
     mismatch: Mismatch | None = None
+    failed_s: float = 0.0
+    """When: monotonic time."""
 
     def finding(self, op: Op) -> Finding:
         """How many cases of which kinds passed; or the first mistake, with a guess at it."""
@@ -62,34 +67,69 @@ class HardInputs:
     def fail(self, case: Case, problem: str, mismatch: Mismatch | None = None) -> None:
         """Count a case as wrong."""
         if not self.failed:
-            self.problem, self.mismatch = problem, mismatch
+            self.problem, self.mismatch, self.failed_s = problem, mismatch, time.monotonic()
         self.failed.append(case)
 
 
+class HardProbes:
+    """The probes of an op's hard cases, made once for all rows of a run.  Safe to call from several threads.
+
+    Args:
+        op: whose cases.
+        device: where the inputs are.
+        baseline: the worker of PyTorch's own implementation, whose errors set the limits, once it is free.
+    """
+
+    def __init__(self, op: Op, device: torch.device, baseline: Callable[[], Worker]) -> None:
+        self._op, self._device, self._baseline = op, device, baseline
+        self.seed = secrets.randbelow(1 << 31)
+        self._lock = threading.Lock()
+        self._probes: dict[Case, Probes] = {}
+
+    def of(self, case: Case) -> Probes:
+        with self._lock:
+            if case not in self._probes:
+                self._probes[case] = self._made(case)
+            return self._probes[case]
+
+    def _made(self, case: Case) -> Probes:
+        op, device = self._op, self._device
+
+        def probes(stage: WorkerStage | None) -> Probes:
+            return Probes(op, case, device, ToleranceFromBaseline(op, stage), (self.seed,))
+
+        with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
+            made = probes(WorkerStage(self._baseline(), buffers, building=False))
+            try:
+                for _ in made.of_check((self.seed,)):
+                    pass
+            except (NotImplementedError, Raised, Ended):  # the op's floors remain
+                return probes(None)
+        return made
+
+
 def check_hard_inputs(
-    op: Op, impl: Implementation, asked: Case, worker: Worker, baseline: Worker | None, budget_s: float
+    impl: Implementation, asked: Case, worker: Worker, probes: HardProbes, op: Op, budget_s: float
 ) -> HardInputs:
     """Check a user's implementation on the hard cases until the time is over.
 
     Args:
-        op: whose cases.
         impl: the user's.
         asked: the case that was asked for; its variants are tried too, if it is small.
         worker: of the implementation.
-        baseline: that of PyTorch's own, whose errors set the limits; None: their floors remain.
+        probes: of the hard cases.
+        op: whose cases.
         budget_s: time in seconds; what is left then is not tried.
     """
-    result = each_hard_input(
-        op, [asked], lambda case: _checked(op, impl, case, worker, baseline), time.monotonic() + budget_s
-    )
+    result = each_hard_input(op, [asked], lambda case: _checked(op, impl, case, worker, probes), budget_s)
     if result.failed and worker.alive:
-        why = memory_problem(op, impl, result.failed[0], worker)
+        why = memory_problem(op, impl, result.failed[0], worker, probes)
         result.problem = "; ".join(filter(None, (why, result.problem)))
     return result
 
 
 def each_hard_input(
-    op: Op, asked: Collection[Case], check_case: Callable[[Case], Agreement], end_s: float
+    op: Op, asked: Collection[Case], check_case: Callable[[Case], Agreement], budget_s: float
 ) -> HardInputs:
     """What came of the hard cases of an op, and of the variants of the first small case asked for.
 
@@ -97,14 +137,17 @@ def each_hard_input(
         op: whose cases.
         asked: the cases that were asked for, which are not checked again.
         check_case: the agreement on one case; raises as `_checked`.
-        end_s: the monotonic time in seconds; cases that are left then are not tried.
+        budget_s: time in seconds, of which a quarter remains after a mistake: to see what others have in
+            common with it.
     """
-    result = HardInputs()
+    result, end_s = HardInputs(), time.monotonic() + budget_s
     small = [case for case in (*asked, *op.cases.smoke) if is_small(op, case)]
     dtypes = {case.dtype for case in asked}
     for case in dict.fromkeys((*variants(op, small[0]), *hard_cases(op))):
         if case in asked:
             continue
+        if result.failed:
+            end_s = min(end_s, result.failed_s + budget_s / 4)
         if time.monotonic() > end_s:
             break
         try:
@@ -130,7 +173,7 @@ def each_hard_input(
     return result
 
 
-def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker) -> str:
+def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker, probes: HardProbes) -> str:
     """What a CUDA kernel that is wrong on this case does to memory; empty where that is not seen.
 
     Seen are accesses outside of tensors or misaligned, and races; on a CPU and on small cases only.
@@ -138,7 +181,7 @@ def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker) -> 
     if impl.route != "cupy" or worker.device.type != "cpu" or not is_small(op, case):
         return ""
     try:
-        _checked(op, impl, case, worker, None, watched=True)
+        _checked(op, impl, case, worker, probes, watched=True)
     except Raised as error:
         return str(error)
     except (NotImplementedError, UsageError, Ended):
@@ -146,7 +189,9 @@ def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker) -> 
     return ""
 
 
-def in_thread_orders(op: Op, impl: Implementation, cases: Collection[Case], worker: Worker) -> Finding:
+def in_thread_orders(
+    op: Op, impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes
+) -> Finding:
     """Whether a CUDA kernel is right on a CPU with every access watched, and in two orders of its threads.
 
     Of ``cases``, on all of which it is correct, three small ones are tried.
@@ -159,7 +204,7 @@ def in_thread_orders(op: Op, impl: Implementation, cases: Collection[Case], work
     for case in dict.fromkeys((*smallest[:1], *largest[-1:], *misaligned[:1])):
         for watched, order in ((True, ""), (False, "apart"), (False, "reverse")):
             try:
-                agreement = _checked(op, impl, case, worker, None, watched=watched, order=order)
+                agreement = _checked(op, impl, case, worker, probes, watched=watched, order=order)
             except NotImplementedError:
                 break
             except Raised as error:
@@ -181,7 +226,7 @@ def _checked(
     impl: Implementation,
     case: Case,
     worker: Worker,
-    baseline: Worker | None,
+    probes: HardProbes,
     *,
     watched: bool = False,
     order: str = "",
@@ -194,13 +239,11 @@ def _checked(
     """
     device = worker.device
     with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
-        theirs = WorkerStage(baseline, buffers, building=False) if baseline else None
-        probes = Probes(op, case, device, ToleranceFromBaseline(op, theirs), ())
         stage = WorkerStage(worker, buffers)
         stage.watched, stage.thread_order = watched, order
-        options = CheckOptions(stage, probes, repeated=device.type == "cuda")
+        options = CheckOptions(stage, probes.of(case), repeated=device.type == "cuda")
         try:
-            return check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
+            return check(op, impl, case, device, (probes.seed,), options)
         except Raised as error:
             if error.name == "BuildError" and is_asserted(str(error)):
                 raise NotImplementedError(str(error)) from None
