@@ -5,8 +5,9 @@ examples:
   python -m compare grade alice/ --rubric labs/09_odd_shapes/lab.toml --gradescope results.json
   python -m compare grade class/ --csv marks.csv --html class.html --similar --jobs 2
 
-A class is a folder of submissions. Its marks are kept in class/_marks/: a stopped run goes on where it
-was, unchanged work is not marked again, and marks never fall.
+A class is a folder with a folder or a .zip for each student. Its marks are kept in class/_marks/: a stopped
+run goes on where it was, unchanged work is not marked again, and marks never fall. Points for written
+answers come from class/_marks/answers.csv: fill in its column "points". A line there overrides any part.
 
 exit status:
   0  everything passed
@@ -23,6 +24,8 @@ Where several apply, the first of 6, 5, 4, 1 and 3 counts.
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_timeout(add)
     add("--jobs", type=int, default=1, metavar="N", help="check N submissions at a time (default: 1)")
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
+    marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
+    add("--by-hand", type=Path, metavar="CSV", help=marks)
     add("--similar", action="store_true", help="list submissions with similar code")
     add("--unsafe", action="store_true", help="mark also where nothing isolates submissions")
     options.add_file(add, "json", "all marks")
@@ -69,14 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def grade(arguments: argparse.Namespace) -> int:
-    from compare.labs import classroom
+    from compare.labs import by_hand, classroom, hand_ins
     from compare.labs.lab import read
     from compare.sandbox import isolation
     from compare.worker.start import prepare
 
-    whole_class = classroom.is_class(arguments.folder)
-    folders = classroom.submissions(arguments.folder) if whole_class else [arguments.folder]
-    if arguments.gradescope and len(folders) > 1:
+    whole_class = hand_ins.is_class(arguments.folder)
+    if arguments.gradescope and whole_class:
         raise UsageError("--gradescope is for one submission; give its folder")
     rubric = read(arguments.rubric) if arguments.rubric else None
     if arguments.similar:
@@ -92,19 +96,30 @@ def grade(arguments: argparse.Namespace) -> int:
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.create_folder(keep)
+    table_file = arguments.by_hand or (keep / by_hand.NAME if keep and whole_class else None)
+    table = by_hand.read(table_file) if table_file else {}
+    unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
+    similar = None
     try:
-        marks = classroom.mark(
-            folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, outputs.say
-        )
+        if whole_class:
+            students, others = hand_ins.of_class(arguments.folder, unpacked), arguments.folder
+        else:
+            students, others = [hand_ins.of_one(arguments.folder)], None
+        how = arguments.device, arguments.jobs, arguments.timeout
+        marks = classroom.mark(students, arguments.rubric, *how, keep, outputs.say, others)
+        labs = [rubric] if rubric else classroom.labs_of(marks)
+        if arguments.similar:
+            similar = [pair for lab in labs for pair in classroom.similar(lab, students)]
     except KeyboardInterrupt:
         if keep is None or not any(keep.iterdir()):
             raise
         outputs.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
         return status.INCONCLUSIVE
-    labs = [rubric] if rubric else classroom.labs_of(marks)
-    similar = (
-        [pair for lab in labs for pair in classroom.similar(lab, folders)] if arguments.similar else None
-    )
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+    if table_file and (added := by_hand.extend(table_file, table, marks)):
+        outputs.say(f"{added} answers to be read: fill in their points in {table_file}, and run this again")
+    marks = [by_hand.merged(each, table) for each in marks]
     _write_and_show(arguments, labs, marks, similar)
     return status.of_marks(marks)
 

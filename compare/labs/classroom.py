@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from compare.labs.hand_ins import HandIn
 from compare.labs.lab import FOLDER, Lab, read
 from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
-from compare.labs.work import ANSWERS, Work, read_folder
+from compare.labs.work import Work, read_folder
 from compare.model.op import UsageError
 from compare.records.encoding import decode, encode, write_whole
 
@@ -33,83 +33,83 @@ _LEAST = 60
 """A file with fewer tokens of its own is alike in any class."""
 
 
-def is_class(folder: Path) -> bool:
-    """Whether a folder holds submissions, and is none itself."""
-    return not (folder / ANSWERS).is_file() and bool(submissions(folder)) and not any(folder.glob("*.py"))
-
-
-def submissions(folder: Path) -> list[Path]:
-    """The students' folders."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
-
-
 def mark(
-    folders: Sequence[Path],
+    hand_ins: Sequence[HandIn],
     rubric: Path | None,
     device: str,
     jobs: int,
     timeout_s: float,
     keep: Path | None,
     say: Say,
+    others: Path | None = None,
 ) -> list[Marks]:
-    """Mark submissions; what happens in one costs that one only.
+    """Mark hand-ins; what happens in one costs that one only.
 
-    Submissions are tested ``jobs`` at a time.  While nothing else runs, those that took too long are tested
+    Hand-ins are tested ``jobs`` at a time.  While nothing else runs, those that took too long are tested
     again, as the others may have slowed them, and those on a GPU are timed, one by one.
 
     Args:
-        folders: one for each submission.
+        hand_ins: one for each student.
         rubric: the lab's description; None: each names its lab.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
+        others: the class's folder, of which a hand-in's code sees its own folder only.
     """
-    works, unread = _read(folders, rubric)
-    marks = {folder: nothing(folder.resolve().name, reason) for folder, reason in unread.items()}
-    files = {
-        folder: keep / (re.sub(r"[^\w.-]", "_", folder.resolve().name) + ".json") for folder in works if keep
-    }
-    kept = {folder: _kept(file) for folder, file in files.items()}
-    for folder, work in works.items():
-        old = kept.get(folder)
+    works, unread = _read(hand_ins, rubric, others)
+    marks = {student: nothing(student.student, reason) for student, reason in unread.items()}
+    files = {student: keep / f"{student.key}.json" for student in works if keep}
+    kept = {student: _kept(file, student.student) for student, file in files.items()}
+    for student, work in works.items():
+        old = kept.get(student)
         if old and old.digest == work.digest and _settled(old):
-            marks[folder] = old
+            marks[student] = old
             say(f"{work.name}: unchanged since {old.created}")
 
     def checked(work: Work) -> Marks:
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
 
-    def finish(work: Work, tested: Marks) -> None:
+    def finish(student: HandIn, tested: Marks) -> None:
+        work, old = works[student], kept.get(student)
         whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
-        old = kept.get(work.folder)
-        marks[work.folder] = best(old, whole) if old else whole
-        if file := files.get(work.folder):
-            write_whole(file, json.dumps(encode(marks[work.folder]), indent=1) + "\n")
+        marks[student] = best(old, whole) if old else whole
+        if file := files.get(student):
+            write_whole(file, json.dumps(encode(marks[student]), indent=1) + "\n")
 
-    rest = [work for folder, work in works.items() if folder not in marks]
-    waiting: list[tuple[Work, Marks]] = []
+    rest = [student for student in works if student not in marks]
+    waiting: list[tuple[HandIn, Marks]] = []
     with ThreadPoolExecutor(jobs) as pool:
-        for work, tested in zip(rest, (pool.map if jobs > 1 else map)(checked, rest), strict=True):
+        results = (pool.map if jobs > 1 else map)(checked, [works[student] for student in rest])
+        for student, tested in zip(rest, results, strict=True):
             if jobs > 1 and (tested.gpu or _late(tested)):  # the others' tests would disturb its times
-                waiting.append((work, tested))
+                waiting.append((student, tested))
             else:
-                finish(work, tested)
-    for work, tested in waiting:
-        finish(work, best(tested, checked(work)) if _late(tested) else tested)
-    return [marks[folder] for folder in folders]
+                finish(student, tested)
+    for student, tested in waiting:
+        finish(student, best(tested, checked(works[student])) if _late(tested) else tested)
+    return [marks[student] for student in hand_ins]
 
 
-def _read(folders: Sequence[Path], rubric: Path | None) -> tuple[dict[Path, Work], dict[Path, str]]:
-    """Submissions, and why others cannot be read.  One that names no lab gets the lab that most have."""
-    works: dict[Path, Work] = {}
-    unread: dict[Path, str] = {}
-    for folder in folders:
+def _read(
+    hand_ins: Sequence[HandIn], rubric: Path | None, others: Path | None
+) -> tuple[dict[HandIn, Work], dict[HandIn, str]]:
+    """Hand-ins, and why others cannot be read.  One that names no lab gets the lab that most have."""
+    works: dict[HandIn, Work] = {}
+    unread = {each: each.problem for each in hand_ins if each.problem}
+
+    def read(each: HandIn, rubric: Path | None) -> None:
+        work = read_folder(each.folder, rubric)
+        works[each] = replace(work, student=each.student, others=others)
+
+    for each in (each for each in hand_ins if not each.problem):
         try:
-            works[folder] = read_folder(folder, rubric)
+            read(each, rubric)
         except UsageError as error:
-            unread[folder] = str(error)
-    if not works:
-        return works, unread
-    ((lab, _),) = Counter(work.lab.path for work in works.values()).most_common(1)
-    return {folder: works.get(folder) or read_folder(folder, lab) for folder in folders}, {}
+            unread[each] = str(error)
+    if works:
+        ((lab, _),) = Counter(work.lab.path for work in works.values()).most_common(1)
+        for each in [each for each in unread if not each.problem]:
+            read(each, lab)
+            del unread[each]
+    return works, unread
 
 
 def _guarded(work: Work, marks: Callable[[], Marks]) -> Marks:
@@ -129,12 +129,13 @@ def _settled(marks: Marks) -> bool:
     return not any(part.result in ("inconclusive", "machine", "timeout") for part in marks.parts)
 
 
-def _kept(file: Path) -> Marks | None:
-    """The marks of an earlier run; None where there are none that can be read."""
+def _kept(file: Path, student: str) -> Marks | None:
+    """A student's marks of an earlier run; None where there are none that can be read."""
     try:
-        return decode(Marks, json.loads(file.read_text()))
+        marks = decode(Marks, json.loads(file.read_text()))
     except (OSError, TypeError, ValueError):
         return None
+    return marks if marks.student == student else None
 
 
 def labs_of(all_marks: Iterable[Marks]) -> list[Lab]:
@@ -169,18 +170,19 @@ def similarity_library() -> Any:
         raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
 
 
-def similar(lab: Lab, folders: Sequence[Path]) -> list[Pair]:
+def similar(lab: Lab, hand_ins: Sequence[HandIn]) -> list[Pair]:
     """Pairs with similar code, most similar first; a file that is missing, too large, or no text has none."""
     copydetect, pairs = similarity_library(), []
     for starter in lab.starters:
         boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
         prints = []
-        for file in (folder / starter.name for folder in folders):
+        for each in hand_ins:
+            file = each.folder / starter.name
             try:
                 if file.stat().st_size < 1 << 20:
                     window = _GUARANTEE - _NOISE + 1
                     print_ = copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate)
-                    prints.append((file.parent.resolve().name, print_))
+                    prints.append((each.student, print_))
             except (OSError, ValueError):
                 continue
         for (first, one), (second, other) in combinations(prints, 2):

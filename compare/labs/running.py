@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from compare.device import pick
+from compare.labs.lab import SOLUTIONS
 from compare.model.op import UsageError
 from compare.model.result import Comparison, Row
 from compare.records import archive
 from compare.registry import ROOT
 from compare.sandbox.environment import kept
 
+_ARCH = "sm_90a"
+"""Without a GPU kernels are compiled for this architecture, and figures are of it."""
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""
 
@@ -47,6 +51,7 @@ def run(
     timeout_s: float,
     load: Path | None = None,
     budget_s: float | None = None,
+    others: Path | None = None,
 ) -> Run:
     """Compare implementations of ``op``.
 
@@ -56,8 +61,9 @@ def run(
         only: labels; the baseline is added.
         device: as on the command line.
         timeout_s: the most that one step of an implementation may take.
-        load: a student's file.
+        load: a student's file.  It may use the project's kernels only if it is the project's solution.
         budget_s: of the timing, in all.
+        others: a folder of hand-ins, of which the file sees its own only.
     """
     # Each case has several steps, of each row; then the process hangs in a way of its own.
     limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
@@ -77,6 +83,10 @@ def run(
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         words += ["--load", loaded] if loaded else []
+        if load and not load.resolve().is_relative_to(SOLUTIONS):
+            words += ["--own-code", str(others or load.resolve().parent)]
+        if pick(device).type == "cpu":
+            words += ["--arch", _ARCH]
         words += ["--budget", f"{budget_s:g}"] if budget_s else []
         status = _command(words, stderr, limit_s)
         if status is None:

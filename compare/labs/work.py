@@ -11,6 +11,7 @@ from pathlib import Path
 from compare.labs.lab import Lab, find, read, toml
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
+from compare.sandbox.words import printable
 
 ANSWERS = "answers.toml"
 
@@ -27,10 +28,14 @@ class Work:
     """By the question's name; empty text: not answered."""
     problem: str = ""
     """Why ``answers.toml`` could not be used."""
+    student: str = ""
+    """Empty: as the folder is called."""
+    others: Path | None = None
+    """The class's folder: its code sees of this its own folder only."""
 
     @property
     def name(self) -> str:
-        return self.folder.resolve().name
+        return self.student or shown(self.folder.resolve().name)
 
     @property
     def digest(self) -> str:
@@ -38,6 +43,12 @@ class Work:
         files = [self.folder / ANSWERS, self.lab.path, *(self.folder / task.file for task in self.lab.task)]
         texts = [path.read_bytes() if path.is_file() else b"" for path in files]
         return hashlib.sha256(json.dumps([text.hex() for text in texts]).encode()).hexdigest()
+
+
+def shown(name: str) -> str:
+    """A name on one line that changes nothing around it and is no spreadsheet's formula."""
+    flat = " ".join(printable(name).split()) or "?"
+    return f"'{flat}" if flat.startswith(("=", "+", "-", "@")) else flat
 
 
 def start(lab: Lab, folder: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from compare import registry
 from compare.device import lacks
 from compare.model.architecture import limits
 from compare.model.op import UsageError
@@ -64,7 +65,9 @@ class Compilation:
         self._stopped = False
         self._starting = threading.Lock()
         if missing:
-            server.start(sorted({op for op, _ in missing}), interpreted=False)
+            ops = {request.op.name for request in requests}
+            strangers = any(impl.hidden for op in ops for impl in registry.implementations(op))
+            server.start([] if strangers else sorted(ops), interpreted=False)
         self._threads = ThreadPoolExecutor(cores())
         self._jobs = [self._threads.submit(self._compile, group) for group in missing.values()]
 
@@ -121,7 +124,9 @@ class Compilation:
             if self._stopped:
                 raise CompileError("stopped")
             cpu = torch.device("cpu")
-            worker = Worker(impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False)
+            worker = Worker(
+                impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False, hidden=impl.hidden
+            )
             self._workers.append(worker)
         scratch = isolation.private_folder()
         try:
@@ -130,7 +135,7 @@ class Compilation:
                 # What is compiled here must not shorten the first call that is timed elsewhere.
                 variables["TRITON_CACHE_DIR"] = str(scratch)
             worker.pid  # noqa: B018 - the time that the server takes to import is not limited
-            worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op)), self._nice), "starting")
+            worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op, impl)), self._nice), "starting")
             load(worker, request.op, impl)
             yield worker
         finally:

@@ -89,6 +89,8 @@ class Load(WorkerRequest[None], frozen=True):
     """Load users' files."""
 
     files: tuple[str, ...]
+    own_code: bool = False
+    """Whether they may not import the project's kernels."""
 
 
 class Choose(WorkerRequest[None], frozen=True):

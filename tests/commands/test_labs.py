@@ -127,6 +127,7 @@ def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
         *("--junit", files["marks.xml"], "--html", files["class.html"]),
     )
     assert graded.returncode == 4, graded.stderr
+    assert "alice,answer lanes,,3," in (mine.parent / "_marks" / "answers.csv").read_text()
     marks = {each["student"]: each for each in json.loads(files["marks.json"].read_text())}
     assert {name: each["parts"][0]["result"] for name, each in marks.items()} == {
         "alice": "wrong",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.labs import classroom
+from compare.labs import classroom, hand_ins
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part, PartResult
 from compare.labs.work import Work, start
@@ -49,16 +49,10 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
 
         monkeypatch.setattr(classroom, "correctness", correctness)
         monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
-        folders = classroom.submissions(students)
-        return classroom.mark(folders, None, "cpu", 2, 1.0, students / "_marks", lambda what: None)
+        found = hand_ins.of_class(students, students / "_unpacked-1")
+        return classroom.mark(found, None, "cpu", 2, 1.0, students / "_marks", lambda what: None)
 
     return marked
-
-
-def test_folders_are_students(students: Path) -> None:
-    assert [path.name for path in classroom.submissions(students)] == ["alice", "bob", "carol"]
-    assert classroom.is_class(students)
-    assert not classroom.is_class(students / "alice")
 
 
 def test_a_crash_costs_one_submission(mark: Mark) -> None:
@@ -102,6 +96,17 @@ def test_marks_never_fall(mark: Mark, students: Path) -> None:
     assert mark({"bob": Part("x", 0, 2, "wrong", "tail")})[1].points == 2
 
 
+def test_names_that_differ_keep_marks_apart(mark: Mark, students: Path) -> None:
+    for name in ("ana b", "ana_b", "ana%20b", "x" * 200, "x" * 201):
+        start(LAB, students / name)
+    found = mark({"ana b": Part("x", 0, 2, "wrong")})
+    assert {m.student: m.points for m in found}["ana b"] == 0
+    assert len([*(students / "_marks").iterdir()]) == len(found) == 8
+    again: list[str] = []
+    assert mark({}, again) == found
+    assert again == []
+
+
 def test_damaged_marks_are_made_anew(mark: Mark, students: Path) -> None:
     mark({})
     (students / "_marks" / "bob.json").write_text('{"student": 3}')
@@ -116,8 +121,8 @@ def test_a_folder_that_names_no_lab_gets_that_of_the_class(mark: Mark, students:
 
 
 def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
-    for folder in classroom.submissions(students):
-        (folder / "answers.toml").write_text("")
+    for name in ("alice", "bob", "carol"):
+        (students / name / "answers.toml").write_text("")
     found = mark({})
     assert [m.points for m in found] == [0, 0, 0]
     assert "names no lab" in found[0].parts[0].detail
@@ -125,8 +130,8 @@ def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
 
 def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     pytest.importorskip("copydetect", reason="copydetect is not installed")
-    folders = classroom.submissions(students)
-    assert classroom.similar(LAB, folders) == []
+    found = hand_ins.of_class(students, students / "_unpacked-1")
+    assert classroom.similar(LAB, found) == []
     starter = (students / "alice" / "triton_add.py").read_text()
     own = "\n".join(
         f"    part{i} = tl.load(x_ptr + n * {i}, mask=n + {i} < N) * part{i - 1}" for i in range(30)
@@ -134,6 +139,6 @@ def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     (students / "alice" / "triton_add.py").write_text(starter + own)
     renamed = own.replace("part", "piece").replace("x_ptr", "source")
     (students / "bob" / "triton_add.py").write_text(starter + renamed)
-    (pair,) = classroom.similar(LAB, folders)
+    (pair,) = classroom.similar(LAB, found)
     assert (pair.file, pair.first, pair.second) == ("triton_add.py", "alice", "bob")
     assert pair.share > 0.9
