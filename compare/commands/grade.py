@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
     marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
     add("--by-hand", type=Path, metavar="CSV", help=marks)
-    add("--similar", action="store_true", help="list submissions with similar code")
+    add("--similar", action="store_true", help="list submissions with similar code, or with the project's")
+    options.add_repeatable(add, "--against", "DIR", "with --similar: earlier years' submissions, too")
     add("--unsafe", action="store_true", help="mark also where nothing isolates submissions")
     options.add_file(add, "json", "all marks")
     options.add_file(add, "csv", "one line for each submission")
@@ -109,7 +110,8 @@ def grade(arguments: argparse.Namespace) -> int:
         marks = classroom.mark(students, arguments.rubric, *how, keep, outputs.say, others)
         labs = [rubric] if rubric else classroom.labs_of(marks)
         if arguments.similar:
-            similar = [pair for lab in labs for pair in classroom.similar(lab, students)]
+            against = [Path(folder) for folder in arguments.against]
+            similar = [pair for lab in labs for pair in classroom.similar(lab, students, against)]
     except KeyboardInterrupt:
         if keep is None or not any(keep.iterdir()):
             raise

@@ -5,32 +5,41 @@ Similar code is found by token fingerprints (winnowing, Schleimer et al. 2003).
 
 from __future__ import annotations
 
+import ast
 import importlib
+import io
 import json
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from compare.labs.hand_ins import HandIn
-from compare.labs.lab import FOLDER, Lab, read
+from compare.labs.lab import FOLDER, SOLUTIONS, Lab, op_of, read
 from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
-from compare.labs.work import Work, read_folder
+from compare.labs.work import Work, read_folder, shown
 from compare.model.op import UsageError
-from compare.records.encoding import decode, encode, write_whole
+from compare.records.encoding import decode, encode, read_whole, write_whole
+from compare.registry import ROOT
 
 KEPT = "_marks"
 """The folder of kept marks, within the class's folder."""
 
 SHOWN = 0.6
 """Pairs below this share are not listed."""
-_NOISE, _GUARANTEE = 15, 25
-"""Tokens: shorter matches are ignored; matches of the second length are always found."""
-_LEAST = 60
-"""A file with fewer tokens of its own is alike in any class."""
+_NOISE, _GUARANTEE = 25, 35
+"""Characters of code, where a name counts as one: shorter matches are ignored; matches of the second length
+are always found."""
+_LEAST = 150
+"""Characters that a file has beside its starter's and what others have as well; with fewer all are alike."""
+_USUAL, _USUAL_SHARE = 5, 1 / 3
+"""What so many hand-ins have, and this share of them, is usual and tells nothing."""
+_LARGEST = 1 << 20
 
 
 def mark(
@@ -149,13 +158,14 @@ def labs_of(all_marks: Iterable[Marks]) -> list[Lab]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two submissions' files of one task."""
+    """A hand-in's file of a task, and what is like it."""
 
     file: str
     first: str
     second: str
+    """Another student, or where else the code stands."""
     share: float
-    """Of the shorter file's own tokens that the other has as well, 0 to 1; starter code is left out."""
+    """Of the first's own code, 0 to 1: neither the starter's nor what is usual."""
 
 
 def similarity_library() -> Any:
@@ -170,23 +180,95 @@ def similarity_library() -> Any:
         raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
 
 
-def similar(lab: Lab, hand_ins: Sequence[HandIn]) -> list[Pair]:
-    """Pairs with similar code, most similar first; a file that is missing, too large, or no text has none."""
-    copydetect, pairs = similarity_library(), []
+def similar(lab: Lab, hand_ins: Sequence[HandIn], against: Sequence[Path] = ()) -> list[Pair]:
+    """Hand-ins with code like others', the project's, its solutions' or earlier years', most similar first.
+
+    A file that is missing, too large, or no text has none.
+
+    Args:
+        lab: what they are of.
+        hand_ins: of a class.
+        against: folders of earlier years' hand-ins.
+    """
+    pairs = []
     for starter in lab.starters:
-        boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
-        prints = []
-        for each in hand_ins:
-            file = each.folder / starter.name
-            try:
-                if file.stat().st_size < 1 << 20:
-                    window = _GUARANTEE - _NOISE + 1
-                    print_ = copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate)
-                    prints.append((each.student, print_))
-            except (OSError, ValueError):
-                continue
-        for (first, one), (second, other) in combinations(prints, 2):
-            share = max(copydetect.compare_files(one, other)[1])
-            if min(one.token_coverage, other.token_coverage) >= _LEAST and share >= SHOWN:
-                pairs.append(Pair(starter.name, first, second, float(share)))
+        ops = {op_of(lab, task).name for task in lab.task if task.file == starter.name}
+        mine = {each.student: each.folder / starter.name for each in hand_ins if not each.problem}
+        theirs = dict(_elsewhere(lab, starter.name, ops, against))
+        for part in (_host_code, _kernels):
+            pairs += _alike(starter.name, part(starter), _read_all(part, mine), _read_all(part, theirs))
     return sorted(pairs, key=lambda pair: -pair.share)
+
+
+def _elsewhere(
+    lab: Lab, file: str, ops: Iterable[str], against: Sequence[Path]
+) -> Iterator[tuple[str, Path]]:
+    """Code that is not a student's own, by its place."""
+    yield "the lab's solution", SOLUTIONS / lab.name / file
+    for pattern in (
+        "torch_impl/{}.py",
+        "triton_impl/{}.py",
+        "cuda_impl/rawkernel/{}.py",
+        "cuda_impl/kernels/{}*/*.cuh",
+        "cuda_impl/kernels/{}.cuh",
+    ):
+        for path in (path for op in ops for path in ROOT.glob(pattern.format(op))):
+            yield str(path.relative_to(ROOT)), path
+    for folder in against:
+        for path in folder.rglob(file):
+            yield shown(str(path.parent.relative_to(folder.parent))), path
+
+
+def _read_all(part: Callable[[Path], str], files: Mapping[str, Path]) -> dict[str, str]:
+    texts = {}
+    for name, file in files.items():
+        with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            texts[name] = part(file)
+    return {name: text for name, text in texts.items() if text}
+
+
+def _host_code(file: Path) -> str:
+    """A file's Python."""
+    return "" if file.suffix != ".py" else read_whole(file, _LARGEST)
+
+
+def _kernels(file: Path) -> str:
+    """A file's CUDA."""
+    text = read_whole(file, _LARGEST)
+    if file.suffix != ".py":
+        return text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the student's
+        constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    return "\n".join(each for each in constants if isinstance(each, str) and "__global__" in each)
+
+
+def _alike(file: str, starter: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> Iterator[Pair]:
+    copydetect = similarity_library()
+    language = "cuda" if "__global__" in "".join(mine.values()) else "python"
+
+    def prints(texts: Mapping[str, str], known: Iterable[int]) -> dict[str, Any]:
+        window = _GUARANTEE - _NOISE + 1
+        return {
+            name: copydetect.CodeFingerprint(
+                name, _NOISE, window, [*known], True, language, io.StringIO(text)
+            )
+            for name, text in texts.items()
+        }
+
+    boilerplate = set(
+        copydetect.CodeFingerprint(file, _NOISE, 1, None, True, language, io.StringIO(starter)).hashes
+    )
+    counts = Counter(value for each in prints(mine, boilerplate).values() for value in each.hashes)
+    usual = max(_USUAL, _USUAL_SHARE * len(mine))
+    boilerplate |= {value for value, count in counts.items() if count >= usual}
+    ours = {name: each for name, each in prints(mine, boilerplate).items() if each.token_coverage >= _LEAST}
+    for (first, one), (second, other) in combinations(ours.items(), 2):
+        share = float(max(copydetect.compare_files(one, other)[1]))
+        if share >= SHOWN:
+            yield Pair(file, first, second, share)
+    for second, other in prints(theirs, boilerplate).items():
+        for first, one in ours.items():
+            share = float(copydetect.compare_files(one, other)[1][0])
+            if share >= SHOWN:
+                yield Pair(file, first, second, share)

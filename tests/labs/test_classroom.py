@@ -11,6 +11,7 @@ from compare.labs import classroom, hand_ins
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part, PartResult
 from compare.labs.work import Work, start
+from compare.registry import ROOT
 
 LAB = labs.find("01")
 
@@ -142,3 +143,34 @@ def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     (pair,) = classroom.similar(LAB, found)
     assert (pair.file, pair.first, pair.second) == ("triton_add.py", "alice", "bob")
     assert pair.share > 0.9
+
+
+def test_the_projects_code_and_earlier_years_are_compared_too(tmp_path: Path) -> None:
+    """Also CUDA text, which is a string to Python."""
+    pytest.importorskip("copydetect", reason="copydetect is not installed")
+    lab = labs.find("04")
+    for name in ("class/alice", "class/bob", "2025/zoe"):
+        start(lab, tmp_path / name)
+    students = hand_ins.of_class(tmp_path / "class", tmp_path / "_unpacked-1")
+    assert classroom.similar(lab, students, [tmp_path / "2025"]) == []
+    kernel = (ROOT / "cuda_impl" / "kernels" / "softmax" / "02_onepass.cuh").read_text()
+    (tmp_path / "class/alice/cuda_onepass.py").write_text(f'SOURCE = r"""{kernel.replace("row", "line")}"""')
+    own = "\n".join(f"y{i} = [x{i - 1} * {i} for x in range(n + {i}) if x % {i} > 2]" for i in range(40))
+    for name in ("class/bob", "2025/zoe"):
+        (tmp_path / name / "triton_onepass.py").write_text(own.replace("y", name[-1]))
+    found = {(p.file, p.first, p.second) for p in classroom.similar(lab, students, [tmp_path / "2025"])}
+    assert ("cuda_onepass.py", "alice", "cuda_impl/kernels/softmax/02_onepass.cuh") in found
+    assert ("triton_onepass.py", "bob", "2025/zoe") in found
+    assert all("alice" in pair or "zoe" in pair[2] for pair in found)
+
+
+def test_what_all_have_tells_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("copydetect", reason="copydetect is not installed")
+    for name in "abcdef":
+        start(LAB, tmp_path / name)
+        usual = "\n".join(
+            f"y{i} = [x{i - 1} * {i} for x in range(n + {i}) if x % {i} > 2]" for i in range(40)
+        )
+        (tmp_path / name / "triton_add.py").write_text(usual)
+    students = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")
+    assert classroom.similar(LAB, students) == []

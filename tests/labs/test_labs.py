@@ -92,7 +92,7 @@ def test_its_solution_gets_full_points(lab: Lab, tmp_path: Path) -> None:
     work = read_folder(labs.SOLUTIONS / lab.name)
     device = "auto" if HAS_GPU else "cpu"
     marks = speeds(work, correctness(work, device, 120.0, print), device, 120.0, print)
-    assert [part for part in marks.parts if part.result not in ("passed", "left out")] == []
+    assert [p for p in marks.parts if p.result not in ("passed", "to be read", "left out")] == []
     assert marks.points == marks.of > 0
     if not HAS_GPU:
         assert {p.name.partition(": ")[2][:5] for p in marks.parts if p.result == "left out"} <= {"speed"}
