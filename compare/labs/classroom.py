@@ -190,7 +190,7 @@ def similar(lab: Lab, hand_ins: Sequence[HandIn], against: Sequence[Path] = ()) 
         hand_ins: of a class.
         against: folders of earlier years' hand-ins.
     """
-    pairs = []
+    pairs: list[Pair] = []
     for starter in lab.starters:
         ops = {op_of(lab, task).name for task in lab.task if task.file == starter.name}
         mine = {each.student: each.folder / starter.name for each in hand_ins if not each.problem}

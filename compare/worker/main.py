@@ -31,6 +31,7 @@ from compare.code_size.count import launched
 from compare.model.op import Implementation, UsageError
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
+from compare.replay import figures
 from compare.replay.arena import Arena, Pool, whole
 from compare.replay.images import compiled
 from compare.replay.nodes import Recording
@@ -199,6 +200,10 @@ class Handlers:
                 return self._compiler.resources(
                     self.impl, request.case, request.arch, disassemble=request.disassemble
                 )
+            case messages.ReadSources():
+                return figures.sources(self.impl, request.case, request.arch)
+            case messages.ReadFigures():
+                return figures.read(request.kernels, request.arch, multiplies=request.multiplies)
             case messages.Enter():
                 self._enter(request)
             case messages.Prepare():

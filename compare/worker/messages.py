@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from compare.code_size.count import Launched
 from compare.model.result import KernelResources, Tuning
+from compare.replay.figures import KernelSource
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
 from compare.timing.stopwatch import Kind, Reading
@@ -200,6 +201,21 @@ class ReadResources(WorkerRequest[tuple[KernelResources, ...]], frozen=True):
     case: str
     arch: str
     disassemble: bool
+
+
+class ReadSources(WorkerRequest[tuple[KernelSource, ...]], frozen=True):
+    """Find what the kernels are compiled from; see `compare.replay.figures`."""
+
+    case: str
+    arch: str
+
+
+class ReadFigures(WorkerRequest[tuple[KernelResources, ...]], frozen=True):
+    """Compile kernels, and read what they take."""
+
+    kernels: tuple[KernelSource, ...]
+    arch: str
+    multiplies: bool
 
 
 # ----------------------------------------------------------------------- requests: time
