@@ -102,12 +102,13 @@ def grade(arguments: argparse.Namespace) -> int:
     unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
     similar = None
     try:
-        if whole_class:
-            students, others = hand_ins.of_class(arguments.folder, unpacked), arguments.folder
-        else:
-            students, others = [hand_ins.of_one(arguments.folder)], None
+        students = (
+            hand_ins.of_class(arguments.folder, unpacked)
+            if whole_class
+            else [hand_ins.of_one(arguments.folder)]
+        )
         how = arguments.device, arguments.jobs, arguments.timeout
-        marks = classroom.mark(students, arguments.rubric, *how, keep, outputs.say, others)
+        marks = classroom.mark(students, arguments.rubric, *how, keep, outputs.say)
         labs = [rubric] if rubric else classroom.labs_of(marks)
         if arguments.similar:
             against = [Path(folder) for folder in arguments.against]

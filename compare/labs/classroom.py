@@ -50,7 +50,6 @@ def mark(
     timeout_s: float,
     keep: Path | None,
     say: Say,
-    others: Path | None = None,
 ) -> list[Marks]:
     """Mark hand-ins; what happens in one costs that one only.
 
@@ -61,9 +60,8 @@ def mark(
         hand_ins: one for each student.
         rubric: the lab's description; None: each names its lab.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
-        others: the class's folder, of which a hand-in's code sees its own folder only.
     """
-    works, unread = _read(hand_ins, rubric, others)
+    works, unread = _read(hand_ins, rubric)
     marks = {student: nothing(student.student, reason) for student, reason in unread.items()}
     files = {student: keep / f"{student.key}.json" for student in works if keep}
     kept = {student: _kept(file, student.student) for student, file in files.items()}
@@ -97,16 +95,14 @@ def mark(
     return [marks[student] for student in hand_ins]
 
 
-def _read(
-    hand_ins: Sequence[HandIn], rubric: Path | None, others: Path | None
-) -> tuple[dict[HandIn, Work], dict[HandIn, str]]:
+def _read(hand_ins: Sequence[HandIn], rubric: Path | None) -> tuple[dict[HandIn, Work], dict[HandIn, str]]:
     """Hand-ins, and why others cannot be read.  One that names no lab gets the lab that most have."""
     works: dict[HandIn, Work] = {}
     unread = {each: each.problem for each in hand_ins if each.problem}
 
     def read(each: HandIn, rubric: Path | None) -> None:
         work = read_folder(each.folder, rubric)
-        works[each] = replace(work, student=each.student, others=others)
+        works[each] = replace(work, student=each.student, others=each.others)
 
     for each in (each for each in hand_ins if not each.problem):
         try:

@@ -36,6 +36,8 @@ class HandIn:
     """Why it cannot be marked."""
     key: str = ""
     """A name for files of this student's; different for different names."""
+    others: Path | None = None
+    """The class's folder, of which its code sees its own folder only."""
 
 
 def is_class(folder: Path) -> bool:
@@ -54,7 +56,7 @@ def of_class(folder: Path, unpacked: Path) -> list[HandIn]:
 
     Args:
         folder: with a folder or a zip for each student.
-        unpacked: an empty folder.
+        unpacked: a folder in it that is not there yet.
     """
     found = [_hand_in(path, unpacked) for path in _entries(folder)]
     times = Counter(each.student for each in found)
@@ -71,7 +73,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _hand_in(path: Path, unpacked: Path) -> HandIn:
     name = path.name if path.is_dir() else path.stem
-    hand_in = HandIn(shown(name), path, key=_key(name))
+    hand_in = HandIn(shown(name), path, key=_key(name), others=unpacked.parent)
     if path.is_symlink():
         return replace(hand_in, problem=f"{shown(path.name)} is a link: hand in the folder itself")
     if path.is_dir():

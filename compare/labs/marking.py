@@ -200,9 +200,9 @@ class _Runs:
 
     def mine(self, cases: Sequence[str]) -> Run:
         """The student's file."""
-        op, file = op_of(self._work.lab, self._task).name, self._work.folder / self._task.file
-        only, budget_s, others = [self._task.label], 0.1 * len(cases), self._work.others
-        return run(op, cases, only, self._device, self._timeout_s, file, budget_s, others)
+        op, file = op_of(self._work.lab, self._task).name, self._work.handed_in(self._task)
+        only, budget_s = [self._task.label], 0.1 * len(cases)
+        return run(op, cases, only, self._device, self._timeout_s, file, budget_s)
 
 
 def _tried(work: Work, task: Task, runs: _Runs) -> Run:
@@ -338,16 +338,14 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool, runs: _Runs) -> Par
 
 def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
     """Speeds of a task, from one run; what it leaves open is timed again."""
-    op, file = op_of(work.lab, task), work.folder / task.file
+    op, file = op_of(work.lab, task), work.handed_in(task)
     runs = _Runs(work, task, device, timeout_s)
     parts: dict[Speed, Part] = {}
     left = list(task.speed)
     for _ in range(_TRIES):
         if left:
             cases = list(dict.fromkeys(speed.case for speed in left))
-            done = run(
-                op.name, cases, [task.label, task.reference], device, timeout_s, file, others=work.others
-            )
+            done = run(op.name, cases, [task.label, task.reference], device, timeout_s, file)
             for speed in left:
                 result, why = _speed(task, str(Case.parse(speed.case, op)), speed.at_least, done, runs)
                 parts[speed] = part_of(_name(task, speed), speed.points, result, why)

@@ -43,15 +43,29 @@ class Run:
         return next((row for row in rows if fnmatchcase(row.label, label)), None)
 
 
+@dataclass(frozen=True)
+class HandedIn:
+    """A student's file."""
+
+    file: Path
+    others: Path | None = None
+    """The class's folder, of which it sees its own folder only."""
+
+    @property
+    def own_code(self) -> list[str]:
+        """The option that keeps the project's kernels from it; none for the project's solutions."""
+        file = self.file.resolve()
+        return [] if file.is_relative_to(SOLUTIONS) else ["--own-code", str(self.others or file.parent)]
+
+
 def run(
     op: str,
     cases: Sequence[str],
     only: Sequence[str],
     device: str,
     timeout_s: float,
-    load: Path | None = None,
+    load: HandedIn | None = None,
     budget_s: float | None = None,
-    others: Path | None = None,
 ) -> Run:
     """Compare implementations of ``op``.
 
@@ -61,13 +75,12 @@ def run(
         only: labels; the baseline is added.
         device: as on the command line.
         timeout_s: the most that one step of an implementation may take.
-        load: a student's file.  It may use the project's kernels only if it is the project's solution.
+        load: a student's file.
         budget_s: of the timing, in all.
-        others: a folder of hand-ins, of which the file sees its own only.
     """
     # Each case has several steps, of each row; then the process hangs in a way of its own.
     limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
-    loaded = str(load.resolve()) if load else ""
+    loaded = str(load.file.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
         words = [
@@ -82,9 +95,7 @@ def run(
         ]
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
-        words += ["--load", loaded] if loaded else []
-        if load and not load.resolve().is_relative_to(SOLUTIONS):
-            words += ["--own-code", str(others or load.resolve().parent)]
+        words += ["--load", loaded, *load.own_code] if load else []
         if pick(device).type == "cpu":
             words += ["--arch", _ARCH]
         words += ["--budget", f"{budget_s:g}"] if budget_s else []

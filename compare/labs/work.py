@@ -8,7 +8,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare.labs.lab import Lab, find, read, toml
+from compare.labs.lab import Lab, Task, find, read, toml
+from compare.labs.running import HandedIn
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
 from compare.sandbox.words import printable
@@ -36,6 +37,10 @@ class Work:
     @property
     def name(self) -> str:
         return self.student or shown(self.folder.resolve().name)
+
+    def handed_in(self, task: Task) -> HandedIn:
+        """A task's file."""
+        return HandedIn(self.folder / task.file, self.others)
 
     @property
     def digest(self) -> str:

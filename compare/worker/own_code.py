@@ -106,10 +106,10 @@ def hidden(file: Path, others: Path) -> Hidden:
 def enter() -> None:
     """Refuse the project's kernels in this process, which has imported none of them."""
     registry.IMPLEMENTATION_PACKAGES.clear()
-    sys.meta_path.insert(0, _Refusing())
+    sys.meta_path.insert(0, _OwnCodeOnly())
 
 
-class _Refusing(MetaPathFinder):
+class _OwnCodeOnly(MetaPathFinder):
     def find_spec(self, name: str, *_: object) -> None:
         if _KERNELS.fullmatch(name):
             _refuse(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compare.labs import running
-from compare.labs.running import run
+from compare.labs.running import HandedIn, run
 
 CASE = "M=3,N=129,fp32"
 
@@ -83,7 +83,7 @@ def test_a_file_cannot_say_what_its_kernels_take(tmp_path: Path) -> None:
     for name, text in (("honest", ADDS), ("lies", ADDS + LIE)):
         file = tmp_path / f"{name}.py"
         file.write_text(text)
-        done = run("vector_add", ["N=8192,fp32"], ["triton.mine"], "cpu", 60.0, file)
+        done = run("vector_add", ["N=8192,fp32"], ["triton.mine"], "cpu", 60.0, HandedIn(file))
         row = done.row("N=8192,fp32", "triton.mine")
         assert row is not None, done.error
         assert row.status == "ok", row.reason
