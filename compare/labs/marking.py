@@ -152,6 +152,8 @@ def best(old: Marks, new: Marks) -> Marks:
     before = {part.name: part for part in old.parts}
 
     def better(part: Part) -> Part:
+        if part.result == "to be read":
+            return part
         other = before.get(part.name, part)
         better_before = not part.counted or other.points > part.points
         return other if other.counted and better_before and other.of == part.of else part

@@ -147,7 +147,7 @@ LIMIT = '[[task.limit]]\nfigure = "{}"\n{} = 9\npoints = 1\n[[prediction]]'
         ('"cupy.scalar"', '"cupy.scalr"', "line 55: vector_add has no cupy.scalr"),
         ('"N=1024,fp32"', '"N=4096,fp32"', f"line 39: {TWICE}"),
         ('"N=1025,fp32"', '"N=99999999,fp32"', "line 44: N=99999999,fp32 is too large to be checked without"),
-        ("[[prediction]]", LIMIT.format("registers", "at_most"), "'CUDA' limits resources, and has 9 cases"),
+        ("[[prediction]]", LIMIT.format("registers", "at_most"), "'CUDA' limits resources, and has 11 cases"),
         ('measure = "binding"', 'measure = "smell"', "'smell' - at `$.prediction"),
         ("[[prediction]]", LIMIT.format("lines", "at_least"), "a limit of lines takes at_most, got at_least"),
     ],

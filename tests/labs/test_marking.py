@@ -363,6 +363,8 @@ def test_a_later_submission_never_loses_points() -> None:
     unsure = replace(new, parts=(Part("x", 0, 2, "inconclusive"), Part("y", 0, 3, "machine")))
     assert best(old, unsure).parts == old.parts
     assert best(replace(old, lab="02"), new) == new
+    unread = replace(new, parts=(Part("x", 0, 2, "to be read"),))
+    assert best(old, unread).parts == unread.parts
 
 
 def test_short_or_missing_answers(submission: Path, graded: Graded) -> None:
