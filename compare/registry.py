@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compare.model.op import (
     ARCHITECTURE,
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel")
+IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "cuda_impl.rawkernel"]
+"""None of them in a worker of a lab's hand-in."""
 
 CUDA_FILES = "compare.worker.cuda_file"
 """The module that reads a user's CUDA file; imported for one only, as it needs PyTorch."""
@@ -126,12 +127,13 @@ class implementation:
         self.register(run)
         return run
 
-    def register(self, run: RunFunction, user_file: Path | None = None) -> Implementation:
+    def register(self, run: RunFunction, user_file: Path | None = None, **more: Any) -> Implementation:
         """Add the implementation, and return it.
 
         Args:
             run: its function.
             user_file: as of `compare.model.op.Implementation`.
+            more: its further fields.
 
         Raises:
             UsageError: a tunable is no parameter of the function, or the label is taken.
@@ -150,7 +152,9 @@ class implementation:
         if taken is not None and not _is_imported_anew(taken.run, run):
             where = "one of them" if taken.origin == origin else "yours"
             raise UsageError(f"{op} has a {label} already, in {taken.origin}: give {where} another name")
-        declared = vars(self) | {"run": run, "origin": origin, "user_file": user_file, "tunable": choices}
+        declared = (
+            vars(self) | {"run": run, "origin": origin, "user_file": user_file, "tunable": choices} | more
+        )
         impl = _implementations.setdefault(op, {})[label] = Implementation(**declared)
         return impl
 
@@ -292,7 +296,7 @@ def _import_implementations(op: str) -> None:
     for package in IMPLEMENTATION_PACKAGES:
         if importlib.util.find_spec(f"{package}.{op}") is not None:
             importlib.import_module(f"{package}.{op}")
-    if _implementations.get(op):
+    if IMPLEMENTATION_PACKAGES and _implementations.get(op):
         pybind = importlib.import_module("cuda_impl.pybind")
         pybind.register(op, _implementations[op].values())
 

@@ -26,11 +26,12 @@ from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, RowState, silent
 from compare.run.verdict import verdict
 from compare.sandbox.isolation import Isolation
+from compare.worker import user_files
 from compare.worker.checking import Checking
 from compare.worker.messages import Held
 from compare.worker.pool import WorkerPool
 from cuda_impl import build
-from loaded_files import SMALL, rows_of
+from loaded_files import SMALL, own_registry, rows_of, written
 from loops import for_each
 
 OP = """
@@ -351,7 +352,7 @@ adding("triton.c")(added)
 
 def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:
     with (
-        mock.patch.multiple(running, _CPU_CHECK_BYTES=2**80, _CPU_CHECK_FLOPS=2**80),
+        mock.patch.object(Op, "interpretable", return_value=True),
         pytest.raises(UsageError, match="Give a smaller --case"),
     ):
         compare(op, tmp_path, case("fp32", N=2**50))
@@ -519,6 +520,17 @@ def test_a_small_case_is_checked_where_it_is_a_large_one_is_not() -> None:
     steps = running.plan(op, Options(cases=(SMALL, large)), "cpu")
     assert {step.case: step.check for step in steps if step.inspect} == {SMALL: True, large: False}
     assert set(op.cases.smoke) <= {step.case for step in steps if step.check}
+
+
+def test_the_first_of_many_cases_is_inspected_where_a_user_s_file_is(tmp_path: Path) -> None:
+    """A CPU may run what no compiler takes."""
+    op = registry.get_op("vector_add")
+    cases = tuple(case("fp32", N=n) for n in (16, 1, 77, 99))
+    assert not any(step.inspect for step in running.plan(op, Options(cases=cases), "cpu"))
+    with own_registry():
+        user_files.load([written(tmp_path / "mine.py", "")], "vector_add")
+        steps = running.plan(op, Options(cases=cases), "cpu")
+        assert [step.case for step in steps if step.inspect] == [cases[0]]
 
 
 def test_a_small_case_named_beside_a_sweep_is_checked_and_so_is_one_of_it_by_itself() -> None:

@@ -127,13 +127,16 @@ def archs(texts: Sequence[str]) -> tuple[str, ...]:
 # --------------------------------------------------------------------------- the ops that are meant
 
 
-def load(files: Sequence[str], op: str | None = None, *, trusted: bool = True) -> dict[str, str]:
+def load(
+    files: Sequence[str], op: str | None = None, *, trusted: bool = True, others: Path | None = None
+) -> dict[str, str]:
     """Load users' files after the project's own, so that their rows come after them.
 
     Args:
         files: of ``--load``.
         op: the one that the command names; None: all of them.
         trusted: False: nothing will be compared, so a file that defines an op is not run.
+        others: of ``--own-code``; as of `user_files.load`.
 
     Returns:
         By the name of each of these ops the file that defines it; empty of the project's own.
@@ -147,7 +150,7 @@ def load(files: Sequence[str], op: str | None = None, *, trusted: bool = True) -
         from compare.worker import user_files
 
         isolation.protect_judge()
-        defined = user_files.load(files, op, trusted=trusted)
+        defined = user_files.load(files, op, trusted=trusted, others=others)
     for name in {"all", *COMMANDS}.intersection(defined):
         raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
     for name, file in defined.items() if trusted else ():

@@ -35,6 +35,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare import registry
@@ -77,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
     options.add_only(add, ", e.g. 'triton.*', and the baseline")
     options.add_load(add)
+    own = "refuse --load files that use the project's kernels; hide these and others' files in DIR from them"
+    add("--own-code", type=Path, metavar="DIR", help=own)
     _add_how(parser.add_argument_group("how").add_argument)
     add = parser.add_argument_group("screen").add_argument
     add("--all", action="store_true", dest="every", help="every row and case, not only the best of each way")
@@ -134,7 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
         _say(log, "importing PyTorch")
         from compare.worker.start import prepare
 
-        device = prepare(arguments.device, names)
+        # Workers are forks of what this starts: those of a lab's hand-in know no kernel of the project.
+        device = prepare(arguments.device, () if arguments.own_code else names)
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
 
@@ -278,7 +282,7 @@ def _work(arguments: argparse.Namespace, device: torch.device, log: Steps | None
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _say(log, "importing the implementations")
     one = None if arguments.what == "all" else arguments.what
-    selected = options.select(options.load(arguments.load, one), arguments.only)
+    selected = options.select(options.load(arguments.load, one, others=arguments.own_code), arguments.only)
     if arguments.matched:
         _check_matched(selected, arguments.only)
     work = [(op, run_options(op, arguments)) for op in selected]
@@ -335,7 +339,9 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: S
     from compare.worker.pool import WorkerPool
 
     renderers = outputs.renderers(arguments)
-    (op,) = options.select(options.load(arguments.load, arguments.what), arguments.only)
+    (op,) = options.select(
+        options.load(arguments.load, arguments.what, others=arguments.own_code), arguments.only
+    )
     crossover.check(op, arguments.crossover)
     how = run_options(op, arguments)
     base = how.cases[0] if how.cases else op.cases.default

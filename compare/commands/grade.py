@@ -5,9 +5,11 @@ examples:
   python -m compare grade alice/ --rubric labs/09_odd_shapes/lab.toml --gradescope results.json
   python -m compare grade class/ --csv marks.csv --html class.html --similar --jobs 2
 
-A class is a folder of submissions. Its marks are kept in class/_marks/: a stopped run goes on where it
-was, unchanged work is not marked again, and marks never fall. Ctrl-C, SIGTERM and SIGHUP write what there
-is. All runs of one submission together may take 300 s and ten times --timeout.
+A class is a folder with a folder or a .zip for each student. Its marks are kept in class/_marks/: a stopped
+run goes on where it was, unchanged work is not marked again, and marks never fall. Points for written
+answers come from class/_marks/answers.csv: fill in its column "points". A line there overrides any part.
+Ctrl-C, SIGTERM and SIGHUP write what there is. All runs of one submission together may take 300 s and ten
+times --timeout.
 
 exit status:
   0  everything passed
@@ -24,6 +26,8 @@ Where several apply, the first of 6, 5, 4, 1 and 3 counts.
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_timeout(add)
     add("--jobs", type=int, default=1, metavar="N", help="check N submissions at a time (default: 1)")
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
-    add("--similar", action="store_true", help="list submissions with similar code")
+    marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
+    add("--by-hand", type=Path, metavar="CSV", help=marks)
+    add("--similar", action="store_true", help="list submissions with similar code, or with the project's")
+    options.add_repeatable(add, "--against", "DIR", "with --similar: earlier years' submissions, too")
     add("--unsafe", action="store_true", help="mark also where nothing isolates submissions")
     options.add_file(add, "json", "all marks")
     options.add_file(add, "csv", "one line for each submission")
@@ -69,15 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def grade(arguments: argparse.Namespace) -> int:
-    from compare.labs import classroom
+    from compare.labs import by_hand, classroom, hand_ins
     from compare.labs.lab import read
     from compare.labs.running import stop_on_signals
     from compare.sandbox import isolation
     from compare.worker.start import prepare
 
-    whole_class = classroom.is_class(arguments.folder)
-    folders = classroom.submissions(arguments.folder) if whole_class else [arguments.folder]
-    if arguments.gradescope and len(folders) > 1:
+    whole_class = hand_ins.is_class(arguments.folder)
+    if arguments.gradescope and whole_class:
         raise UsageError("--gradescope is for one submission; give its folder")
     rubric = read(arguments.rubric) if arguments.rubric else None
     if arguments.similar:
@@ -93,14 +99,27 @@ def grade(arguments: argparse.Namespace) -> int:
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.create_folder(keep)
-    how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
-    marks, interrupted = classroom.mark(folders, arguments.rubric, how, keep, outputs.say)
-    labs = [rubric] if rubric else classroom.labs_of(marks)
-    similar = (
-        [pair for lab in labs for pair in classroom.similar(lab, folders)]
-        if arguments.similar and not interrupted
-        else None
-    )
+    table_file = arguments.by_hand or (keep / by_hand.NAME if keep and whole_class else None)
+    table = by_hand.read(table_file) if table_file else {}
+    unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
+    similar = None
+    try:
+        students = (
+            hand_ins.of_class(arguments.folder, unpacked)
+            if whole_class
+            else [hand_ins.of_one(arguments.folder)]
+        )
+        how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
+        marks, interrupted = classroom.mark(students, arguments.rubric, how, keep, outputs.say)
+        labs = [rubric] if rubric else classroom.labs_of(marks)
+        if arguments.similar and not interrupted:
+            against = [Path(folder) for folder in arguments.against]
+            similar = [pair for lab in labs for pair in classroom.similar(lab, students, against)]
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+    if table_file and (added := by_hand.extend(table_file, table, marks)):
+        outputs.say(f"{added} answers to be read: fill in their points in {table_file}, and run this again")
+    marks = [by_hand.merged(each, table) for each in marks]
     _write_and_show(arguments, labs, marks, similar)
     if interrupted:
         where = f"the marks so far are in {keep}; " if keep else ""

@@ -178,7 +178,7 @@ def _task(mine: Work, task: Task, device: str, timeout_s: float) -> tuple[str, C
     from compare.labs import running
 
     outputs.say(f"measuring {task.file}")
-    file, op = mine.folder / task.file, labs.op_of(mine.lab, task)
+    file, op = mine.handed_in(task), labs.op_of(mine.lab, task)
     texts = [task.speed[0].case] if task.speed else task.cases
     case = max((Case.parse(text, op) for text in texts), key=lambda case: op.cost(case).bytes)
     measured = running.run(op.name, [str(case)], [task.label, task.reference], device, timeout_s, file)

@@ -5,36 +5,43 @@ Similar code is found by token fingerprints (winnowing, Schleimer et al. 2003).
 
 from __future__ import annotations
 
+import ast
 import importlib
 import io
 import json
-import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from compare.code_size.sources import USER_FILE_BYTES
-from compare.labs.lab import FOLDER, Lab, read
+from compare.labs.hand_ins import HandIn
+from compare.labs.lab import FOLDER, SOLUTIONS, Lab, op_of, read
 from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
 from compare.labs.running import Allowance, Stop, limit_s
-from compare.labs.work import ANSWERS, Work, name_of, read_folder
+from compare.labs.work import Work, read_folder, shown
 from compare.model.op import UsageError
 from compare.records.encoding import decode, encode, write_whole
 from compare.records.reading import read_text
+from compare.registry import ROOT
 
 KEPT = "_marks"
 """The folder of kept marks, within the class's folder."""
 
 SHOWN = 0.6
 """Pairs below this share are not listed."""
-_NOISE, _GUARANTEE = 15, 25
-"""Tokens: shorter matches are ignored; matches of the second length are always found."""
-_LEAST = 60
-"""A file with fewer tokens of its own is alike in any class."""
+_NOISE, _GUARANTEE = 25, 35
+"""Characters of code, where a name counts as one: shorter matches are ignored; matches of the second length
+are always found."""
+_LEAST = 150
+"""Characters that a file has beside its starter's and what others have as well; with fewer all are alike."""
+_USUAL, _USUAL_SHARE = 5, 1 / 3
+"""What so many hand-ins have, and this share of them, is usual and tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,94 +58,90 @@ class MarkingOptions:
     """Set where Ctrl-C or a signal ends it: what runs then is ended."""
 
 
-def is_class(folder: Path) -> bool:
-    """Whether a folder holds submissions, and is none itself."""
-    return not (folder / ANSWERS).is_file() and bool(submissions(folder)) and not any(folder.glob("*.py"))
-
-
-def submissions(folder: Path) -> list[Path]:
-    """The students' folders."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
-
-
 def mark(
-    folders: Sequence[Path], rubric: Path | None, options: MarkingOptions, keep: Path | None, say: Say
+    hand_ins: Sequence[HandIn], rubric: Path | None, options: MarkingOptions, keep: Path | None, say: Say
 ) -> tuple[list[Marks], bool]:
-    """Mark submissions; what happens in one costs that one only.
+    """Mark hand-ins; what happens in one costs that one only.
 
-    Several submissions are tested at a time.  While nothing else runs, those that took too long are tested
+    Several hand-ins are tested at a time.  While nothing else runs, those that took too long are tested
     again, as the others may have slowed them, and those on a GPU are timed, one by one.
 
     Args:
-        folders: one for each submission.
+        hand_ins: one for each student.
         rubric: the lab's description; None: each names its lab.
+        options: on which device, and how fast.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
+        say: told each step.
 
     Returns:
-        Marks in the order of the folders, and whether it was stopped: those that are missing then say so.
+        Marks in the order of the hand-ins, and whether it was stopped: those that are missing then say so.
     """
     device, timeout_s, jobs = options.device, options.timeout_s, options.jobs
-    works, unread = _read(folders, rubric)
-    marks = {folder: nothing(name_of(folder), reason) for folder, reason in unread.items()}
-    files = {folder: keep / (re.sub(r"[^\w.-]", "_", name_of(folder)) + ".json") for folder in works if keep}
-    kept = {folder: _kept(file) for folder, file in files.items()}
-    for folder, work in works.items():
-        works[folder] = replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
-        old = kept.get(folder)
+    works, unread = _read(hand_ins, rubric)
+    marks = {student: nothing(student.student, reason) for student, reason in unread.items()}
+    files = {student: keep / f"{student.key}.json" for student in works if keep}
+    kept = {student: _kept(file, student.student) for student, file in files.items()}
+    for student, work in works.items():
+        works[student] = replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
+        old = kept.get(student)
         if old and old.digest == work.digest and _settled(old):
-            marks[folder] = old
+            marks[student] = old
             say(f"{work.name}: unchanged since {old.created}")
 
-    def checked(work: Work) -> Marks:
+    def checked(student: HandIn) -> Marks:
         if options.stop.is_set:
             raise KeyboardInterrupt
+        work = works[student]
         work.allowance.start()
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
 
-    def finish(work: Work, tested: Marks) -> None:
+    def finish(student: HandIn, tested: Marks) -> None:
+        work, old = works[student], kept.get(student)
         whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
-        old = kept.get(work.folder)
-        marks[work.folder] = best(old, whole) if old else whole
-        _keep(files.get(work.folder), marks[work.folder], say)
+        marks[student] = best(old, whole) if old else whole
+        _keep(files.get(student), marks[student], say)
 
-    rest = [work for folder, work in works.items() if folder not in marks]
-    waiting: list[tuple[Work, Marks]] = []
+    rest = [student for student in works if student not in marks]
+    waiting: list[tuple[HandIn, Marks]] = []
     try:
         with ThreadPoolExecutor(jobs) as pool:
-            for work, tested in zip(rest, (pool.map if jobs > 1 else map)(checked, rest), strict=True):
+            results = (pool.map if jobs > 1 else map)(checked, rest)
+            for student, tested in zip(rest, results, strict=True):
                 if jobs > 1 and (tested.gpu or _late(tested)):  # the others' tests would disturb its times
-                    waiting.append((work, tested))
+                    waiting.append((student, tested))
                 else:
-                    finish(work, tested)
-        for work, tested in waiting:
-            finish(work, best(tested, checked(work)) if _late(tested) else tested)
+                    finish(student, tested)
+        for student, tested in waiting:
+            finish(student, best(tested, checked(student)) if _late(tested) else tested)
     except KeyboardInterrupt:
         say("interrupted")
-    left = [folder for folder in folders if folder not in marks]
-    for folder in left:
+    left = [student for student in hand_ins if student not in marks]
+    for student in left:
         why = "interrupted before it was marked; the same command marks it"
-        marks[folder] = nothing(name_of(folder), why, works[folder].lab, result="inconclusive")
-    return [marks[folder] for folder in folders], bool(left)
+        marks[student] = nothing(student.student, why, works[student].lab, result="inconclusive")
+    return [marks[student] for student in hand_ins], bool(left)
 
 
-def _read(folders: Sequence[Path], rubric: Path | None) -> tuple[dict[Path, Work], dict[Path, str]]:
-    """Submissions, and why others cannot be read.  One that names no lab gets the lab that most have."""
-    works: dict[Path, Work] = {}
-    unread: dict[Path, str] = {}
+def _read(hand_ins: Sequence[HandIn], rubric: Path | None) -> tuple[dict[HandIn, Work], dict[HandIn, str]]:
+    """Hand-ins, and why others cannot be read.  One that names no lab gets the lab that most have."""
+    works: dict[HandIn, Work] = {}
+    unread = {each: each.problem for each in hand_ins if each.problem}
 
-    def read_all(rest: Iterable[Path], lab: Path | None) -> None:
-        for folder in rest:
+    def read_all(rest: Iterable[HandIn], lab: Path | None) -> None:
+        for each in rest:
             try:
-                works[folder] = read_folder(folder, lab)
+                work = read_folder(each.folder, lab)
             except Exception as error:  # whatever it makes go wrong is its own result
-                unread[folder] = _told(error)
+                unread[each] = _told(error)
+            else:
+                works[each] = replace(work, student=each.student, others=each.others)
+                unread.pop(each, None)
 
-    read_all(folders, rubric)
-    if works and unread:
+    readable = [each for each in hand_ins if not each.problem]
+    read_all(readable, rubric)
+    if works:
         ((lab, _),) = Counter(work.lab.path for work in works.values()).most_common(1)
-        missing = [*unread]
-        unread.clear()
-        read_all(missing, lab)
+        read_all([each for each in readable if each in unread], lab)
     return works, unread
 
 
@@ -163,12 +166,13 @@ def _settled(marks: Marks) -> bool:
     return not any(part.result in ("inconclusive", "machine", "timeout") for part in marks.parts)
 
 
-def _kept(file: Path) -> Marks | None:
-    """The marks of an earlier run; None where there are none that can be read."""
+def _kept(file: Path, student: str) -> Marks | None:
+    """A student's marks of an earlier run; None where there are none that can be read."""
     try:
-        return decode(Marks, json.loads(read_text(file)))
+        marks = decode(Marks, json.loads(read_text(file)))
     except (ValueError, RecursionError):
         return None
+    return marks if marks.student == student else None
 
 
 def _keep(file: Path | None, marks: Marks, say: Say) -> None:
@@ -192,13 +196,14 @@ def labs_of(all_marks: Iterable[Marks]) -> list[Lab]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two submissions' files of one task."""
+    """A hand-in's file of a task, and what is like it."""
 
     file: str
     first: str
     second: str
+    """Another student, or where else the code stands."""
     share: float
-    """Of the shorter file's own tokens that the other has as well, 0 to 1; starter code is left out."""
+    """Of the first's own code, 0 to 1: neither the starter's nor what is usual."""
 
 
 def similarity_library() -> Any:
@@ -213,22 +218,95 @@ def similarity_library() -> Any:
         raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
 
 
-def similar(lab: Lab, folders: Sequence[Path]) -> list[Pair]:
-    """Pairs with similar code, most similar first; a file that is missing, too large, or no text has none."""
-    copydetect, pairs = similarity_library(), []
+def similar(lab: Lab, hand_ins: Sequence[HandIn], against: Sequence[Path] = ()) -> list[Pair]:
+    """Hand-ins with code like others', the project's, its solutions' or earlier years', most similar first.
+
+    A file that is missing, too large, or no text has none.
+
+    Args:
+        lab: what they are of.
+        hand_ins: of a class.
+        against: folders of earlier years' hand-ins.
+    """
+    pairs: list[Pair] = []
     for starter in lab.starters:
-        boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
-        prints = []
-        for folder in folders:
-            try:
-                text = io.StringIO(read_text(folder / starter.name, USER_FILE_BYTES, folder))
-            except UsageError:
-                continue
-            window = _GUARANTEE - _NOISE + 1
-            print_ = copydetect.CodeFingerprint(starter.name, _NOISE, window, boilerplate, fp=text)
-            prints.append((name_of(folder), print_))
-        for (first, one), (second, other) in combinations(prints, 2):
-            share = max(copydetect.compare_files(one, other)[1])
-            if min(one.token_coverage, other.token_coverage) >= _LEAST and share >= SHOWN:
-                pairs.append(Pair(starter.name, first, second, float(share)))
+        ops = {op_of(lab, task).name for task in lab.task if task.file == starter.name}
+        mine = {each.student: each.folder / starter.name for each in hand_ins if not each.problem}
+        theirs = dict(_elsewhere(lab, starter.name, ops, against))
+        for part in (_host_code, _kernels):
+            pairs += _alike(starter.name, part(starter), _read_all(part, mine), _read_all(part, theirs))
     return sorted(pairs, key=lambda pair: -pair.share)
+
+
+def _elsewhere(
+    lab: Lab, file: str, ops: Iterable[str], against: Sequence[Path]
+) -> Iterator[tuple[str, Path]]:
+    """Code that is not a student's own, by its place."""
+    yield "the lab's solution", SOLUTIONS / lab.name / file
+    for pattern in (
+        "torch_impl/{}.py",
+        "triton_impl/{}.py",
+        "cuda_impl/rawkernel/{}.py",
+        "cuda_impl/kernels/{}*/*.cuh",
+        "cuda_impl/kernels/{}.cuh",
+    ):
+        for path in (path for op in ops for path in ROOT.glob(pattern.format(op))):
+            yield str(path.relative_to(ROOT)), path
+    for folder in against:
+        for path in folder.rglob(file):
+            yield shown(str(path.parent.relative_to(folder.parent))), path
+
+
+def _read_all(part: Callable[[Path], str], files: Mapping[str, Path]) -> dict[str, str]:
+    texts = {}
+    for name, file in files.items():
+        with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            texts[name] = part(file)
+    return {name: text for name, text in texts.items() if text}
+
+
+def _host_code(file: Path) -> str:
+    """A file's Python."""
+    return "" if file.suffix != ".py" else read_text(file, USER_FILE_BYTES)
+
+
+def _kernels(file: Path) -> str:
+    """A file's CUDA."""
+    text = read_text(file, USER_FILE_BYTES)
+    if file.suffix != ".py":
+        return text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the student's
+        constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    return "\n".join(each for each in constants if isinstance(each, str) and "__global__" in each)
+
+
+def _alike(file: str, starter: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> Iterator[Pair]:
+    copydetect = similarity_library()
+    language = "cuda" if "__global__" in "".join(mine.values()) else "python"
+
+    def prints(texts: Mapping[str, str], known: Iterable[int]) -> dict[str, Any]:
+        window = _GUARANTEE - _NOISE + 1
+        return {
+            name: copydetect.CodeFingerprint(
+                name, _NOISE, window, [*known], True, language, io.StringIO(text)
+            )
+            for name, text in texts.items()
+        }
+
+    boilerplate = set(
+        copydetect.CodeFingerprint(file, _NOISE, 1, None, True, language, io.StringIO(starter)).hashes
+    )
+    counts = Counter(value for each in prints(mine, boilerplate).values() for value in each.hashes)
+    usual = max(_USUAL, _USUAL_SHARE * len(mine))
+    boilerplate |= {value for value, count in counts.items() if count >= usual}
+    ours = {name: each for name, each in prints(mine, boilerplate).items() if each.token_coverage >= _LEAST}
+    for (first, one), (second, other) in combinations(ours.items(), 2):
+        share = float(max(copydetect.compare_files(one, other)[1]))
+        if share >= SHOWN:
+            yield Pair(file, first, second, share)
+    for second, other in prints(theirs, boilerplate).items():
+        for first, one in ours.items():
+            share = float(copydetect.compare_files(one, other)[1][0])
+            if share >= SHOWN:
+                yield Pair(file, first, second, share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compare import registry
-from compare.model.op import Case, Op, UsageError
+from compare.model.op import ARCHITECTURE, Case, Op, UsageError
 from compare.records.encoding import decode, encode
 from compare.records.reading import read_text
 from compare.sandbox.words import bounded
@@ -35,6 +36,8 @@ _INSPECTED = 3
 """A run of more cases reads no registers or shared memory of them: `compare.run`."""
 _RESOURCES = ("registers", "shared_bytes", "spilled_bytes", "load_bits", "instruction")
 
+_PYTHON_FILE = re.compile(r"\w[\w.-]*\.py")
+
 TIERS = ("cpu", "t4", "ampere", "hopper")
 """No GPU; sm_75; sm_80 or later; sm_90."""
 
@@ -52,6 +55,7 @@ class Group:
     cases: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        _check_numbers(points=self.points)
         if not self.cases:
             raise ValueError(f"group {self.name!r} has no cases")
 
@@ -64,6 +68,9 @@ class Speed:
     at_least: float
     """The reference's time over the student's."""
     points: float
+
+    def __post_init__(self) -> None:
+        _check_numbers(points=self.points, at_least=self.at_least)
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,11 @@ class Limit:
     """The earliest architecture that can have it, ``sm_80``; on others the limit is left out."""
 
     def __post_init__(self) -> None:
+        _check_numbers(points=self.points)
+        if not all(math.isfinite(bound) for bound in (self.at_most, self.at_least) if bound is not None):
+            raise ValueError(f"a limit of {self.figure} is a finite number")
+        if self.requires and not ARCHITECTURE.fullmatch(self.requires):
+            raise ValueError(f"requires {self.requires!r} is no architecture; write it as 'sm_90'")
         bound = {"load_bits": "at_least", "instruction": "one_of"}.get(self.figure, "at_most")
         given = [name for name in ("at_most", "at_least", "one_of") if getattr(self, name) not in (None, ())]
         if given != [bound]:
@@ -128,6 +140,8 @@ class Task:
     """Empty: the lab's."""
 
     def __post_init__(self) -> None:
+        if not _PYTHON_FILE.fullmatch(self.file):
+            raise ValueError(f"file {self.file!r}: write the name of a Python file in the student's folder")
         if self.speed and self.label.startswith("torch."):
             raise ValueError(
                 f"{self.title!r} has a speed, which is not verified for PyTorch: its kernels are not "
@@ -177,6 +191,9 @@ class Question:
     words: int = 25
     """A shorter answer counts as missing."""
 
+    def __post_init__(self) -> None:
+        _check_numbers(points=self.points)
+
 
 @dataclass(frozen=True)
 class Lab:
@@ -192,6 +209,9 @@ class Lab:
     sanitize: bool = False
     """Run the tasks' files under compute-sanitizer too: on a GPU."""
     path: Path = field(default=Path(), compare=False)
+
+    def __post_init__(self) -> None:
+        _check_numbers(hours=self.hours)
 
     @property
     def name(self) -> str:
@@ -244,17 +264,84 @@ def read(path: Path) -> Lab:
     try:
         lab = decode(Lab, {**table, "path": path})
         _check_names(table, encode(lab), path.name)
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}. compare/labs/lab.py lists all fields and values") from None
+        _check_meaning(lab)
+    except (ValueError, UsageError) as error:
+        where = f"{path}{_line(path, str(error))}"
+        more = "" if isinstance(error, UsageError) else ". compare/labs/lab.py lists all fields and values"
+        raise UsageError(f"{where}: {error}{more}") from None
     rubric = path.with_name(RUBRIC)
     if rubric.is_file():
         answers = toml(rubric)
         questions = (replace(each, rubric=str(answers.get(each.name, each.rubric))) for each in lab.question)
         lab = replace(lab, question=tuple(questions))
-    for task in lab.task:
-        for text in (*task.cases, *(speed.case for speed in task.speed)):
-            Case.parse(text, op_of(lab, task))
     return lab
+
+
+def _check_numbers(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name} = {number:g}: write a number above 0")
+
+
+def _check_meaning(lab: Lab) -> None:
+    """Check what the words of a description mean.
+
+    Raises:
+        UsageError: a case, an op or a reference is none, or a case stands twice or does not fit a CPU;
+            with the place, as `decode` gives it.
+    """
+    for number, task in enumerate(lab.task):
+        where = f"at `$.task[{number}]"
+        op = op_of(lab, task)
+        if not _is_registered(op.name, task.reference):
+            raise UsageError(f"{op.name} has no {task.reference} - {where}.reference`")
+        seen: set[Case] = set()
+        for position, group in enumerate(task.group):
+            place = f"{where}.group[{position}].cases`"
+            for case in (_case(text, op, place) for text in group.cases):
+                if case in seen:
+                    raise UsageError(f"{case} stands twice in the groups of {task.title!r} - {place}")
+                if not op.interpretable(case):
+                    raise UsageError(f"{case} is too large to be checked without a GPU - {place}")
+                seen.add(case)
+        for position, speed in enumerate(task.speed):
+            _case(speed.case, op, f"{where}.speed[{position}].case`")
+
+
+def _case(text: str, op: Op, place: str) -> Case:
+    try:
+        return Case.parse(text, op)
+    except UsageError as error:
+        raise UsageError(f"{error} - {place}") from None
+
+
+def _is_registered(op: str, label: str) -> bool:
+    """Whether the project has an implementation, by the text of its modules: to import them takes seconds."""
+    route, _, variant = label.partition(".")
+    folder = {"torch": "torch_impl", "triton": "triton_impl"}.get(route, "cuda_impl/rawkernel")
+    file = registry.ROOT / folder / f"{op}.py"
+    written = label if route in ("torch", "triton") else f"cupy.{variant}"
+    return file.is_file() and f'"{written}"' in file.read_text()
+
+
+def _line(path: Path, error: str) -> str:
+    """``, line 7``: the place in a file that an error names, as ``$.task[1].points``; else empty."""
+    text, at = path.read_text(encoding="utf-8"), 0
+    words = (r"lab\.toml\.([\w.]+): unknown", r"`\$\.([\w.\[\]]+)`", r"^(\w+) = ", r"unknown (\w+)")
+    named = ".".join(found[1] for pattern in words if (found := re.search(pattern, error)))
+    for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", named):
+        # A list is a table [[name]] for each entry, or { ... } for each behind name = [.
+        places = [*re.finditer(rf"^[ \t]*\[\[?(\w+\.)*{name}\]|\b{name}\s*=", text[at:], re.MULTILINE)]
+        if not index:
+            places = [place for place in places if "=" in place[0]] or places
+        elif places and "=" in places[0][0]:
+            at += places[0].end()
+            places = [*re.finditer("{", text[at:])]
+        else:
+            places = [place for place in places if "=" not in place[0]]
+        if places:
+            at += places[min(int(index or 0), len(places) - 1)].start()
+    return f", line {text.count(chr(10), 0, at) + 1}" if named else ""
 
 
 def _check_names(table: Any, lab: Any, where: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal
 
 from compare.device import lacks, pick
@@ -14,24 +15,46 @@ from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
 from compare.labs.running import Allowance, Run, run
 from compare.labs.work import Work
-from compare.model.op import Case, UsageError
-from compare.model.result import NOT_SANITIZED, OWN_WORK, UNREAD, Mismatch, Row
+from compare.model.op import Case, UsageError, way_of
+from compare.model.result import (
+    DOES_NOT_COMPILE,
+    NOT_SANITIZED,
+    OWN_WORK,
+    UNREAD,
+    Comparison,
+    Mismatch,
+    Row,
+)
 from compare.sandbox.words import printable
 from compare.timing import figures
+from compare.worker.own_code import OWN_CODE
 
 PartResult = Literal[
-    "passed", "wrong", "error", "timeout", "refused", "not started", "inconclusive", "machine", "left out"
+    "passed",
+    "marked",
+    "wrong",
+    "error",
+    "timeout",
+    "refused",
+    "not started",
+    "to be read",
+    "inconclusive",
+    "machine",
+    "left out",
 ]
 """``error``: the code raised or did not compile. ``refused``: it cheated. ``machine``: the reference or the
-judge failed too. ``left out``: this tier cannot show it."""
+judge failed too. ``left out``: the reference has nothing to show here either. ``to be read``, ``marked``: by
+an instructor."""
 
 NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
+_ANSWER = 20_000
+"""Characters of an answer that are kept."""
 _FIRST = "first make every case correct"
 _LATE = "took longer than"
 """In the reason of a row one of whose steps reached the limit."""
-_TAMPERED = "it forked its process", "it wrote into the pipe"
-"""In the reason of a row whose code attacked its own check."""
+_TAMPERED = "it forked its process", "it wrote into the pipe", OWN_CODE
+"""In the reason of a row whose code attacked its own check, or is not the student's."""
 _AT_ONCE = 2
 """Tasks of a submission that are tested at a time."""
 _LONGEST = 2000
@@ -50,11 +73,13 @@ class Part:
     result: PartResult
     detail: str = ""
     mismatch: Mismatch | None = None
+    answer: str = ""
+    """Of a question: what an instructor reads."""
 
     @property
     def counted(self) -> bool:
         """Whether it is in the total: what the machine leaves open costs no points."""
-        return self.result not in ("inconclusive", "machine", "left out")
+        return self.result not in ("inconclusive", "machine", "left out", "to be read")
 
 
 def part_of(
@@ -97,10 +122,17 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
 
     def tested(task: Task) -> tuple[list[Part], Run]:
         say(f"{work.name}: testing {task.title}")
-        done = _tried(work, task, device, timeout_s)
-        parts = [_group(work, task, group, done) for group in task.group]
+        runs = _Runs(work, task, device, timeout_s)
+        done = _tried(work, task, runs)
+        uncompiled = _uncompiled(task, done, runs)
+        parts = [
+            part_of(f"{task.title}: {group.name}", group.points, *uncompiled)
+            if uncompiled
+            else _group(work, task, group, done, runs)
+            for group in task.group
+        ]
         right = all(part.result == "passed" for part in parts)
-        return [*parts, *(_limit(task, limit, done, right) for limit in task.limit)], done
+        return [*parts, *(_limit(task, limit, done, right, runs) for limit in task.limit)], done
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         tasks = list(pool.map(tested, work.lab.task))
@@ -130,6 +162,8 @@ def best(old: Marks, new: Marks) -> Marks:
     before = {part.name: part for part in old.parts}
 
     def better(part: Part) -> Part:
+        if part.result == "to be read":
+            return part
         other = before.get(part.name, part)
         better_before = not part.counted or other.points > part.points
         return other if other.counted and better_before and other.of == part.of else part
@@ -160,54 +194,114 @@ def total(lab: Lab, speed: bool = False) -> float:
 # --------------------------------------------------------------------------- correctness
 
 
-def _tried(work: Work, task: Task, device: str, timeout_s: float) -> Run:
+class _Runs:
+    """Further runs of a task, each made where it decides: what a student's file says cannot."""
+
+    def __init__(self, work: Work, task: Task, device: str, timeout_s: float) -> None:
+        self._work, self._task, self._device, self._timeout_s = work, task, device, timeout_s
+        self._done: dict[tuple[str, ...], Run] = {}
+
+    def alone(self, *cases: str) -> Run:
+        """The task's reference without the student's file."""
+        if cases not in self._done:
+            op, only = op_of(self._work.lab, self._task).name, [self._task.reference]
+            allowance = Allowance(timing_s=0.1 * len(cases), stop=self._work.allowance.stop)
+            self._done[cases] = run(op, cases, only, self._device, self._timeout_s, allowance=allowance)
+        return self._done[cases]
+
+    def reference(self, case: str) -> Row | None:
+        return self.alone(case).row(case, self._task.reference)
+
+    def mine(self, cases: Sequence[str]) -> Run:
+        """The student's file."""
+        op, file = op_of(self._work.lab, self._task).name, self._work.handed_in(self._task)
+        allowance = replace(self._work.allowance, timing_s=0.1 * len(cases))
+        return run(op, cases, [self._task.label], self._device, self._timeout_s, file, allowance)
+
+
+def _tried(work: Work, task: Task, runs: _Runs) -> Run:
     """A run of the student's file on all cases; once more where nothing came of it.
 
     The file is to blame if the reference runs without it, and the machine if not.
     """
-    file = work.folder / task.file
-    if not file.exists():
+    if not (work.folder / task.file).exists():
         return Run(None, f"there is no {task.file}", refused=True)
     try:
         work.content(task.file)
     except UsageError as error:
         return Run(None, str(error), refused=True)
-    cases, op = task.cases, op_of(work.lab, task)
-    allowance = replace(work.allowance, timing_s=0.1 * len(cases))
-    more = ["--sanitize"] if work.lab.sanitize and pick(device).type == "cuda" else []
     for _ in range(2):
-        done = run(op.name, cases, [task.label], device, timeout_s, file, allowance, more)
+        done = runs.mine(task.cases)
         if done.comparison or done.refused:
             return done
-    unlimited = Allowance(timing_s=allowance.timing_s, stop=allowance.stop)
-    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, allowance=unlimited, more=more)
-    return replace(done, refused=alone.comparison is not None)
+    return replace(done, refused=runs.alone(task.cases[0]).comparison is not None)
 
 
-def _group(work: Work, task: Task, group: Group, done: Run) -> Part:
+def _uncompiled(task: Task, done: Run, runs: _Runs) -> tuple[PartResult, str] | None:
+    """The result of all groups of a task whose file a compiler does not take; None: one does.
+
+    A CPU runs what no GPU could.  Of several cases a run compiles the first, if that is correct.
+    """
+    cases = [case.case for case in done.comparison.cases] if done.comparison else []
+    rows = {case: row for case in cases if (row := done.row(case, task.label))}
+    correct = {case: row for case, row in rows.items() if row.status == "ok" and way_of(row.label) != "torch"}
+    if correct and not any(row.resources or _refusal(row) for row in rows.values()):
+        case, row = next(iter(correct.items()))
+        if case != cases[0] and (again := runs.mine([case]).row(case, task.label)):
+            rows[case] = row = again
+        theirs = None if row.resources or _refusal(row) else runs.reference(case)
+        if theirs and theirs.resources:
+            why = row.reason or "it launches no kernel when it is compiled for a GPU"
+            return _blamed(why), f"{case}: {why}; {task.reference} compiles here"
+    refused = ((case, row.reason) for case, row in rows.items() if _refusal(row))
+    return next((("error", f"{case}: {why}") for case, why in refused), None)
+
+
+def _refusal(row: Row) -> bool:
+    """Whether no compiler takes a row's kernels."""
+    return row.status == "failed" and DOES_NOT_COMPILE in row.reason
+
+
+def _group(work: Work, task: Task, group: Group, done: Run, runs: _Runs) -> Part:
     """The first of its cases that fails decides."""
     name, op = f"{task.title}: {group.name}", op_of(work.lab, task)
     if done.comparison is None:
         return part_of(name, group.points, _blamed(done.error) if done.refused else "machine", done.error)
     for case in (str(Case.parse(text, op)) for text in group.cases):
         row = done.row(case, task.label)
-        result, why = _verdict(row, done.row(case, op.baseline))
+        result, why = _verdict(row, done.row(case, op.baseline), partial(runs.reference, case))
         if result != "passed":
             mismatch = row.agreement.mismatch if row and row.agreement else None
             return part_of(name, group.points, result, f"{case}: {why}", mismatch)
     return part_of(name, group.points, "passed")
 
 
-def _verdict(row: Row | None, baseline: Row | None) -> tuple[PartResult, str]:
-    """What a student's row on a case is worth, and why it is not correct."""
+def _verdict(
+    row: Row | None, baseline: Row | None, alone: Callable[[], Row | None]
+) -> tuple[PartResult, str]:
+    """What a student's row on a case is worth, and why it is not correct.
+
+    Args:
+        row: the student's.
+        baseline: the op's, of the same run.
+        alone: the task's reference on the case, from a run without the student's file.
+    """
     if row is None:
         return "error", "the file registers no implementation of this label and op"
     if row.status == "ok":
         return "passed", ""
-    if baseline is None or baseline.status == "failed":
-        return "machine", f"the reference failed too: {baseline.reason if baseline else 'it has no row'}"
     if row.by_judge:
         return "machine", row.reason
+    if NOT_WRITTEN in row.reason:
+        return "not started", row.reason
+    faulty, refuses = baseline is None or baseline.status == "failed", row.status == "unavailable"
+    theirs = alone() if faulty or refuses else None
+    if (faulty or refuses) and (theirs is None or theirs.status == "failed"):
+        return "machine", f"the reference failed too: {theirs.reason if theirs else 'it has no row'}"
+    if refuses and theirs and theirs.status == "unavailable":
+        return "left out", theirs.reason
+    if refuses:
+        return "wrong", f"your file refuses this case: {row.reason}; the reference runs here"
     if row.status in ("disagrees", "ordinary"):
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
         return "wrong" if failed - {OWN_WORK} else "refused", row.reason
@@ -215,10 +309,6 @@ def _verdict(row: Row | None, baseline: Row | None) -> tuple[PartResult, str]:
         return "machine", row.reason
     if row.status == "impossible":
         return "refused", row.reason
-    if NOT_WRITTEN in row.reason:
-        return "not started", row.reason
-    if row.status == "unavailable":
-        return "left out" if row.reason.startswith(("needs ", "it needs ")) else "wrong", row.reason
     return _blamed(row.reason), row.reason
 
 
@@ -229,22 +319,36 @@ def _blamed(reason: str) -> PartResult:
     return "timeout" if _LATE in reason else "error"
 
 
-def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
+def _rows(comparison: Comparison, label: str) -> list[Row]:
+    return [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, label)]
+
+
+def _figure_of(done: Run, label: str, limit: Limit) -> float | str | None:
+    """The limit's figure of a label's rows: of the first case that has one."""
+    if done.comparison is None:
+        return None
+    read = (prediction.static(done.comparison, row, limit.figure) for row in _rows(done.comparison, label))
+    return next((each for each in read if each is not None), None)
+
+
+def _limit(task: Task, limit: Limit, done: Run, right: bool, runs: _Runs) -> Part:
     name = f"{task.title}: {limit.words}"
     comparison = done.comparison
     if not right or comparison is None:
         return part_of(name, limit.points, "not started", _FIRST)
-    rows = [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, task.label)]
+    rows = _rows(comparison, task.label)
     arch = prediction.arch_of(comparison)
     lacking = lacks(limit.requires, arch) if limit.requires and arch else None
     if lacking:
         return part_of(name, limit.points, "left out", lacking)
-    figures_read = (prediction.static(comparison, row, limit.figure) for row in rows)
-    figure = next((each for each in figures_read if each is not None), None)
+    figure = _figure_of(done, task.label, limit)
     if figure is None:
-        why = next((row.reason for row in rows if row.reason.startswith(UNREAD)), "")
-        result: PartResult = "timeout" if _LATE in why else "left out"
-        return part_of(name, limit.points, result, why or "the figure could not be read")
+        why = next((row.reason for row in rows if row.reason.startswith(UNREAD)), "the figure was not read")
+        if _LATE in why:
+            return part_of(name, limit.points, "timeout", why)
+        if _figure_of(runs.alone(*task.cases), task.reference, limit) is None:
+            return part_of(name, limit.points, "left out", why)
+        return part_of(name, limit.points, "wrong", f"{why}; that of {task.reference} was read here")
     text = figure if isinstance(figure, str) else f"{figure:g}"
     if limit.allows(figure):
         return part_of(name, limit.points, "passed", text)
@@ -256,7 +360,8 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
 
 def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
     """Speeds of a task, from one run; what it leaves open is timed again."""
-    op, file = op_of(work.lab, task), work.folder / task.file
+    op, file = op_of(work.lab, task), work.handed_in(task)
+    runs = _Runs(work, task, device, timeout_s)
     parts: dict[Speed, Part] = {}
     left = list(task.speed)
     for _ in range(_TRIES):
@@ -265,7 +370,7 @@ def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
             labels = [task.label, task.reference]
             done = run(op.name, cases, labels, device, timeout_s, file, allowance=work.allowance)
             for speed in left:
-                result, why = _speed(task, speed, str(Case.parse(speed.case, op)), done)
+                result, why = _speed(task, str(Case.parse(speed.case, op)), speed.at_least, done, runs)
                 parts[speed] = part_of(_name(task, speed), speed.points, result, why)
             left = [speed for speed in left if parts[speed].result in ("inconclusive", "machine")]
     return [parts[speed] for speed in task.speed]
@@ -275,37 +380,45 @@ def _name(task: Task, speed: Speed) -> str:
     return f"{task.title}: speed of at least {speed.at_least:g}x {task.reference}"
 
 
-def _speed(task: Task, speed: Speed, case: str, done: Run) -> tuple[PartResult, str]:
+def _speed(task: Task, case: str, at_least: float, done: Run, runs: _Runs) -> tuple[PartResult, str]:
     row, reference = done.row(case, task.label), done.row(case, task.reference)
     if row is None or reference is None or reference.status != "ok":
-        return "machine", done.error or "the reference was not timed"
+        theirs = runs.reference(case)
+        if theirs is None or theirs.status != "ok":
+            return "machine", done.error or "the reference was not timed"
+        return "error", done.error or f"{case}: beside your file {task.reference} was not timed; alone it was"
     if row.status != "ok":
-        result, why = _verdict(row, reference)
+        result, why = _verdict(row, reference, lambda: reference)
         return result, f"{case}: {why}"
     if row.timing and row.timing.unverified:
-        return "inconclusive", f"timed by its own process only: {row.timing.unverified}"
+        why = f"only its own process timed it: {row.timing.unverified}"
+        return (
+            "wrong",
+            f"{why}. Launch kernels of your own file's text only, on tensors that PyTorch allocates",
+        )
     ratio = figures.ratio(row, reference)
     if ratio is None:
         return "inconclusive", "too few samples"
     text = f"{ratio.median:.2f}x {task.reference} (95% interval {ratio.low:.2f} to {ratio.high:.2f})"
-    if ratio.median >= speed.at_least:
+    if ratio.median >= at_least:
         return "passed", text
-    if ratio.high < speed.at_least:
-        return "wrong", f"{text}; {speed.at_least:g}x is needed"
-    return "inconclusive", f"{text}: too close to {speed.at_least:g}x to tell"
+    if ratio.high < at_least:
+        return "wrong", f"{text}; {at_least:g}x is needed"
+    return "inconclusive", f"{text}: too close to {at_least:g}x to tell"
 
 
 def _written(work: Work) -> Iterator[Part]:
     """Predictions and answers."""
-
-    def part(name: str, points: float, lacking: str) -> Part:
-        detail = (work.problem or lacking) if lacking else ""
-        return part_of(name, points, "not started" if lacking else "passed", detail)
-
     if work.lab.prediction:
         missing = [each.name for each in work.lab.prediction if each.name not in work.predictions]
-        yield part("predictions made", 1.0, f"not made: {', '.join(missing)}" if missing else "")
+        why = (work.problem or f"not made: {', '.join(missing)}") if missing else ""
+        yield part_of("predictions made", 1.0, "not started" if missing else "passed", why)
     for question in work.lab.question:
-        words = len(work.answers[question.name].split())
-        short = f"{words} words; {question.words} are asked for" if words < question.words else ""
-        yield part(f"answer {question.name}", question.points, short)
+        name, answer = f"answer {question.name}", work.answers[question.name]
+        words = len(answer.split())
+        if words < question.words:
+            why = work.problem or f"{words} words; {question.words} are asked for"
+            yield replace(part_of(name, question.points, "not started", why), answer=printable(answer))
+        else:
+            part = part_of(name, question.points, "to be read", "it counts when an instructor has read it")
+            yield replace(part, answer=printable(answer[:_ANSWER]))

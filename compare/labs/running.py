@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from compare.device import pick
+from compare.labs.lab import SOLUTIONS
 from compare.model.op import UsageError
 from compare.model.result import Comparison, Row
 from compare.records import archive
@@ -22,6 +24,8 @@ from compare.registry import ROOT
 from compare.sandbox.environment import kept
 
 _LOOK_S = 0.05
+_ARCH = "sm_90a"
+"""Without a GPU kernels are compiled for this architecture, and figures are of it."""
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""
 
@@ -101,15 +105,31 @@ class Run:
         return next((row for row in rows if fnmatchcase(row.label, label)), None)
 
 
+@dataclass(frozen=True)
+class HandedIn:
+    """A student's file."""
+
+    file: Path
+    others: Path | None = None
+    """The class's folder, of which it sees its own folder only."""
+    sanitized: bool = False
+    """Whether it is run under compute-sanitizer too: on a GPU."""
+
+    @property
+    def own_code(self) -> list[str]:
+        """The option that keeps the project's kernels from it; none for the project's solutions."""
+        file = self.file.resolve()
+        return [] if file.is_relative_to(SOLUTIONS) else ["--own-code", str(self.others or file.parent)]
+
+
 def run(
     op: str,
     cases: Sequence[str],
     only: Sequence[str],
     device: str,
     timeout_s: float,
-    load: Path | None = None,
+    load: HandedIn | None = None,
     allowance: Allowance | None = None,
-    more: Sequence[str] = (),
 ) -> Run:
     """Compare implementations of ``op``.
 
@@ -121,7 +141,6 @@ def run(
         timeout_s: the most that one step of an implementation may take.
         load: a student's file.
         allowance: of this and other comparisons; None: without a limit.
-        more: further words of the command: ``--sanitize``.
     """
     allowance = allowance or Allowance()
     # Each case has several steps, of each row; then the process hangs in a way of its own.
@@ -129,7 +148,7 @@ def run(
     left_s = allowance.left_s
     if not left_s:
         return Run(None, allowance.used_up(), refused=True)
-    loaded = str(load.resolve()) if load else ""
+    loaded = str(load.file.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
         words = [
@@ -144,8 +163,12 @@ def run(
         ]
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
-        words += ["--load", loaded] if loaded else []
-        words += more
+        if load:
+            words += ["--load", loaded, *load.own_code]
+        if pick(device).type == "cpu":
+            words += ["--arch", _ARCH]
+        elif load and load.sanitized:
+            words.append("--sanitize")
         words += ["--budget", f"{allowance.timing_s:g}"] if allowance.timing_s else []
         status = _command(words, stderr, min(own_s, left_s), allowance.stop)
         if status is None and not allowance.left_s:

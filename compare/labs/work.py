@@ -11,8 +11,8 @@ from pathlib import Path
 
 from compare.code_size.sources import USER_FILE_BYTES
 from compare.device import project_commit
-from compare.labs.lab import Lab, find, read, toml
-from compare.labs.running import Allowance
+from compare.labs.lab import Lab, Task, find, read, toml
+from compare.labs.running import Allowance, HandedIn
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
 from compare.records.reading import read_bytes
@@ -33,12 +33,20 @@ class Work:
     """By the question's name; empty text: not answered."""
     problem: str = ""
     """Why ``answers.toml`` could not be used."""
+    student: str = ""
+    """Empty: as the folder is called."""
+    others: Path | None = None
+    """The class's folder: its code sees of this its own folder only."""
     allowance: Allowance = field(default_factory=Allowance, compare=False)
     """Of all calls of its code together."""
 
     @property
     def name(self) -> str:
-        return name_of(self.folder)
+        return self.student or shown(self.folder.resolve().name)
+
+    def handed_in(self, task: Task) -> HandedIn:
+        """A task's file."""
+        return HandedIn(self.folder / task.file, self.others, self.lab.sanitize)
 
     @property
     def digest(self) -> str:
@@ -65,6 +73,12 @@ class Work:
 def name_of(folder: Path) -> str:
     """A submission's name."""
     return printable(folder.resolve().name)
+
+
+def shown(name: str) -> str:
+    """A name on one line that changes nothing around it and is no spreadsheet's formula."""
+    flat = " ".join(printable(name).split()) or "?"
+    return f"'{flat}" if flat.startswith(("=", "+", "-", "@")) else flat
 
 
 def start(lab: Lab, folder: Path) -> list[Path]:

@@ -161,6 +161,8 @@ class Cost:
         return self.flops > COMPUTE_BOUND_FLOPS_PER_BYTE * self.bytes
 
 
+CPU_CHECK_BYTES, CPU_CHECK_FLOPS = 32 << 20, 1 << 28
+"""The most memory traffic and operations of a case that a CPU checks."""
 COMPUTE_BOUND_FLOPS_PER_BYTE = 8.0
 
 
@@ -297,6 +299,11 @@ class Op:
     weights: tuple[str, ...] = ()
     """Inputs that stay the same from call to call, which `Implementation.prepare` may rearrange offline."""
 
+    def interpretable(self, case: Case) -> bool:
+        """Whether a CPU checks a case in some ten seconds an implementation."""
+        cost = self.cost(case)
+        return cost.bytes <= CPU_CHECK_BYTES and cost.flops <= CPU_CHECK_FLOPS
+
     def weights_of(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Its ``weights`` among the inputs."""
         names = re.findall(r"(\w+)\[", self.signature.rpartition("->")[0])
@@ -384,6 +391,9 @@ class Implementation:
     user_file: Path | None = None
     """The user's file that it is in, if only workers load that: then ``run`` cannot be called here, and only
     says where its function is written."""
+    hidden: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Folders that its worker cannot read, each with the paths in it that it can: of a lab's hand-in those of
+    the project's kernels and of other hand-ins."""
     tunable: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """What of it can be chosen, as ``BLOCK_M``, each with the values that it takes.  Those that it has a
     keyword-only parameter for are passed to ``run``; one that has a single value is said and never passed."""

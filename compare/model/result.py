@@ -21,6 +21,9 @@ WRONG: tuple[Status, ...] = ("disagrees", "impossible", "ordinary")
 UNREAD = "resources unread"
 """How the reason of a row begins whose kernels could not be compiled for an architecture."""
 
+DOES_NOT_COMPILE = "does not compile for"
+"""In the reason of a row with a kernel that a compiler refuses."""
+
 
 @dataclass(frozen=True)
 class Tuning:

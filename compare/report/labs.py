@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from html import escape
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 from markdown_it import MarkdownIt
 
 from compare.labs.classroom import Pair
-from compare.labs.lab import Lab
+from compare.labs.lab import Lab, Question
 from compare.labs.marking import Marks, Part
 from compare.labs.prediction import ScoredPrediction
 from compare.labs.work import Work
@@ -131,7 +132,7 @@ def student_page(
     Args:
         runs: for each task its title and a comparison.
     """
-    parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {work.name}."]
+    parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {_plain(work.name)}."]
     if outcomes:
         table = outcomes_table(outcomes)
         parts += ["## Predictions", markdown.table(table), *table.legend]
@@ -142,6 +143,22 @@ def student_page(
     for question in work.lab.question:
         parts += [f"**{question.text.strip()}**", work.answers[question.name] or "*Not answered.*"]
     return markdown.document(parts)
+
+
+_BREAK = "\ue000"
+"""A new line in a cell; no text has it, as it is not printable."""
+
+
+def _escaped(table: Table) -> Table:
+    """A table whose cells are shown as they are: what a student wrote is no Markdown."""
+    rows = tuple(tuple(_plain(cell) for cell in row) for row in table.rows)
+    return replace(table, rows=rows)
+
+
+def _plain(text: str) -> str:
+    """Text without Markdown, with its lines and its spaces."""
+    lines = (re.sub(r"([\\`*_\[\]()!#~&])", r"\\\1", line.rstrip()) for line in text.split("\n"))
+    return _BREAK.join(lines).replace("  ", "\u00a0\u00a0")
 
 
 def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> str:
@@ -159,21 +176,36 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
         Table("Distribution", ("share of the points", "students", ""), spread, ("",)),
         Table("By part", ("part", *(WORDS[result] for result in met)), tuple(rows)),
     )
-    parts = [f"# {_title(labs) or 'No lab'}", f"{len(all_marks)} submissions.", *map(markdown.table, tables)]
+    parts = [f"# {_title(labs) or 'No lab'}", f"{len(all_marks)} submissions."]
+    parts += [markdown.table(_escaped(tables[0])), *map(markdown.table, tables[1:])]
     if similar is not None:
         pairs = tuple((p.file, p.first, p.second, f"{p.share:.0%}") for p in similar)
         alike = Table("Similar code", ("file", "student", "and", "share"), pairs, ("student", "and"))
-        parts.append(markdown.table(alike) if pairs else "No two submissions have similar code.")
+        parts.append(markdown.table(_escaped(alike)) if pairs else "No two submissions have similar code.")
         parts.append("Similar code is a reason to look, and no proof.")
     for lab in labs:
-        with_rubric = [q for q in lab.question if q.rubric]
-        rubric = [f"- {_flat(q.text)} ({q.points:g} points): {_flat(q.rubric)}" for q in with_rubric]
-        parts += [f"## Rubric of lab {lab.number}'s written answers", *rubric] if rubric else []
-    return markdown.document(parts)
+        parts += [f"## Written answers of lab {lab.number}"] if lab.question else []
+        for question in lab.question:
+            parts += [f"**{_flat(question.text)}**", _answers(lab, question, all_marks)]
+    return markdown.document(parts).replace(_BREAK, "<br>")
+
+
+def _answers(lab: Lab, question: Question, all_marks: Sequence[Marks]) -> str:
+    """Each student's answer to a question beside the rubric."""
+    rows = tuple(
+        (marks.student, _points(part), part.answer or "Not answered.", _flat(question.rubric))
+        for marks in all_marks
+        for part in marks.parts
+        if marks.lab == lab.name and part.name == f"answer {question.name}"
+    )
+    title = f"answer {question.name}, {question.points:g} points"
+    headers = ("student", "points", "answer", "rubric")
+    return markdown.table(_escaped(Table(title, headers, rows, ("answer", "rubric"))))
 
 
 def _first_problem(marks: Marks) -> str:
-    part = next((part for part in marks.parts if part.result not in ("passed", "left out")), None)
+    fine = ("passed", "left out", "marked", "to be read")
+    part = next((part for part in marks.parts if part.result not in fine), None)
     text = f"{part.name}: {WORDS[part.result]}: {detail(part)}" if part else ""
     return shorten(text, 160, placeholder=" ...")
 
@@ -183,6 +215,7 @@ def html(text: str, title: str) -> str:
     # Its tags are the reader's own: a student's are escaped.
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    body = body.replace("&lt;br&gt;", "<br>")
     style = f"{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -213,7 +246,7 @@ def gradescope(marks: Marks) -> str:
             "name": part.name,
             "score": part.points if part.counted else 0,
             "max_score": part.of if part.counted else 0,
-            "status": "passed" if part.result == "passed" or not part.counted else "failed",
+            **({"status": "passed" if part.points else "failed"} if part.counted else {}),
             "output": _verdict(part),
             "visibility": "visible",
         }
@@ -241,9 +274,9 @@ def junit(all_marks: Sequence[Marks]) -> str:
 
 
 _JUNIT = {
-    "passed": "",
+    **dict.fromkeys(("passed", "marked"), ""),
     **dict.fromkeys(("error", "timeout", "machine"), "error"),
-    **dict.fromkeys(("inconclusive", "left out"), "skipped"),
+    **dict.fromkeys(("inconclusive", "left out", "to be read"), "skipped"),
 }
 """What JUnit calls a result; the others are failures."""
 

@@ -22,11 +22,13 @@ WORDS = {
     "unavailable": "not run",
     # The result of a part of a submission.
     "passed": "passed",
+    "marked": "marked",
     "wrong": "WRONG",
     "error": "ERROR",
     "timeout": "TIMED OUT",
     "refused": "REFUSED",
     "not started": "not started",
+    "to be read": "to be read",
     "inconclusive": "inconclusive",
     "machine": "machine fault",
     "left out": "not on this machine",

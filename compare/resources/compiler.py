@@ -75,21 +75,27 @@ class Compiler:
             if isinstance(launch, TritonLaunch):
                 kernel, code = self._of_triton(launch, arch)
             else:
-                kernel, code = _of_cuda(launch, arch)
+                kernel, code = of_cuda(launch, arch)
             if multiplies or disassemble:
-                instruction, bits = _instructions_of(code)
+                instruction, bits = instructions_of(code)
                 kernel = replace(kernel, instruction=instruction if multiplies else "", load_bits=bits)
             return kernel
 
         return merged(map(described, capture(impl, op, parsed, arch)))
 
-    def _of_triton(self, launch: TritonLaunch, arch: str) -> tuple[KernelResources, Compiled]:
+    @staticmethod
+    def compiled(launch: TritonLaunch, arch: str) -> tuple[Any, str]:
+        """`compile_triton`; raises `Refused` where a stage does not take the kernel."""
         function = launch.kernel.fn
         try:
-            compiled, log = compile_triton(launch, arch)
+            return compile_triton(launch, arch)
         except Exception as error:  # each stage has its own
             name, text, where = raised_in(inspect.getfile(function), error)
             raise Refused(f"{function.__name__}: {where and f'{where}: '}{name}: {text}") from error
+
+    def _of_triton(self, launch: TritonLaunch, arch: str) -> tuple[KernelResources, Compiled]:
+        function = launch.kernel.fn
+        compiled, log = self.compiled(launch, arch)
         metadata = compiled.metadata
         if compiled.hash not in self._triton:  # Triton compiles a specialisation once, and reports once
             figures = read_report(log)[metadata.name]
@@ -97,17 +103,17 @@ class Compiler:
         code = self._triton[compiled.hash]
         x, y, z = launch.grid
         grid, block = (x * getattr(metadata, "num_ctas", 1), y, z), (metadata.num_warps * WARP, 1, 1)
-        return _described(function.__name__, arch, code, metadata.shared, grid, block), code
+        return described(function.__name__, arch, code, metadata.shared, grid, block), code
 
 
-def _of_cuda(launch: CudaLaunch, arch: str) -> tuple[KernelResources, Compiled]:
+def of_cuda(launch: CudaLaunch, arch: str) -> tuple[KernelResources, Compiled]:
     code = compile_cuda(launch.source, launch.kernel, arch)
     shared = launch.dynamic_shared_bytes
-    return _described(launch.kernel, arch, code, shared, launch.grid, launch.block), code
+    return described(launch.kernel, arch, code, shared, launch.grid, launch.block), code
 
 
 @functools.cache  # a disassembly takes a third of a second
-def _instructions_of(code: Compiled) -> tuple[str, int | None]:
+def instructions_of(code: Compiled) -> tuple[str, int | None]:
     """What the kernel multiplies by, ``HMMA.16816``, and its widest load; neither without a disassembler."""
     try:
         listing = instructions(of_kernel(disassembled(code.cubin), code.name))
@@ -191,7 +197,7 @@ def compile_triton(launch: TritonLaunch, arch: str, device: str = "") -> tuple[A
     return compiled, log.getvalue()
 
 
-def _described(
+def described(
     name: str,
     arch: str,
     code: Compiled,

@@ -62,6 +62,7 @@ def key_of(request: Request, device: str = "") -> str:
         str(request.impl.parameters),
         rests_on(request.impl),
         str(request.case),
+        str(bool(request.impl.hidden)),
         request.arch,
         result_cache.versions(*_COMPILERS),
         result_cache.code(*_CODE),

@@ -34,12 +34,9 @@ from compare.worker.pool import WorkerPool
 from compare.worker.sanitizer import check_installed
 from compare.worker.start import prepare
 
-_CPU_CHECK_BYTES = 32 << 20
-"""The most memory traffic of a case to interpret: some ten seconds for an implementation."""
-_CPU_CHECK_FLOPS = 1 << 28
-"""The most operations."""
 _INSPECT = 3
-"""Resources are read for every case of a list this short, and for the default case of a longer one."""
+"""Resources are read for every case of a list this short, and for the default case of a longer one, or with a
+user's file for its first: what no compiler takes is wrong, though a CPU may run it."""
 
 
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:
@@ -50,6 +47,8 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     """
     cases = list(options.cases) or [op.cases.default]
     inspected = cases if len(cases) <= _INSPECT else [case for case in cases if case == op.cases.default]
+    if any(impl.user_file for impl in registry.implementations(op.name)):
+        inspected = inspected or cases[:1]
     if not options.resources:
         inspected = []
     steps = [Step(case, True, case in inspected) for case in cases]
@@ -57,7 +56,7 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
         return steps
     smoke, swept = op.cases.smoke, {op.cases.default, *op.cases.sweep}
     named = [case for case in options.cases if not (swept <= set(cases) and case in swept)]
-    checked = {*smoke, *(case for case in named if _interpretable(op, case))}
+    checked = {*smoke, *(case for case in named if op.interpretable(case))}
     steps = [replace(step, check=step.case in checked) for step in steps]
     if named and all(step.check for step in steps):
         return steps
@@ -237,11 +236,6 @@ def _chosen(op: Op, only: Sequence[str]) -> list[Implementation]:
     if not everything:
         raise UsageError(f"{op.name} has no implementations. Register one with @implementation")
     return [impl for impl in everything if impl.label in chosen]
-
-
-def _interpretable(op: Op, case: Case) -> bool:
-    cost = op.cost(case)
-    return cost.bytes <= _CPU_CHECK_BYTES and cost.flops <= _CPU_CHECK_FLOPS
 
 
 def _fits(op: Op, case: Case, memory_bytes: int) -> None:

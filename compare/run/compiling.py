@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from compare import registry
 from compare.device import lacks
 from compare.model.architecture import limits
 from compare.model.op import UsageError
@@ -20,7 +21,7 @@ from compare.resources.static import CompileError, Refused, Request, Resources, 
 from compare.run.context import Context
 from compare.sandbox import isolation
 from compare.worker import server
-from compare.worker.messages import ReadResources, Setup
+from compare.worker.messages import ReadFigures, ReadResources, ReadSources, Setup
 from compare.worker.parallel import cores
 from compare.worker.pool import load
 from compare.worker.process import Raised, Worker
@@ -64,7 +65,9 @@ class Compilation:
         self._stopped = False
         self._starting = threading.Lock()
         if missing:
-            server.start(sorted({op for op, _ in missing}), interpreted=False)
+            ops = {request.op.name for request in requests}
+            strangers = any(impl.hidden for op in ops for impl in registry.implementations(op))
+            server.start([] if strangers else sorted(ops), interpreted=False)
         self._threads = ThreadPoolExecutor(cores())
         self._jobs = [self._threads.submit(self._compile, group) for group in missing.values()]
 
@@ -107,21 +110,43 @@ class Compilation:
         try:
             with self._worker(next(iter(requests.values()))) as worker:
                 for key, request in requests.items():
-                    self._results[key] = result = _answer(worker, request)
+                    self._results[key] = result = self._answer(worker, request)
                     keep(key, result)
         except Exception as error:  # the worker has ended, or could not load its file
             for key in requests:
                 self._results.setdefault(key, CompileError(str(error)))
 
+    def _answer(self, worker: Worker, request: Request) -> Resources:
+        impl, case, arch = request.impl, str(request.case), request.arch
+        step = f"compiling for {arch}"
+        try:
+            if not impl.hidden:
+                return worker.ask(ReadResources(case, arch, disassemble=bool(to_load(impl))), step)
+            kernels = worker.ask(ReadSources(case, arch), step)
+            multiplies = request.op.cost(request.case).compute_bound
+            with self._worker(request, loaded=False) as other:
+                return other.ask(ReadFigures(kernels, arch, multiplies), step)
+        except NotImplementedError as error:
+            return error
+        except Raised as error:
+            if error.name == Refused.__name__:
+                return Refused(str(error))
+            return CompileError(f"{error.name}: {error}")
+        except (MemoryError, UsageError) as error:
+            return CompileError(f"{type(error).__name__}: {error}")
+
     @contextmanager
-    def _worker(self, request: Request) -> Iterator[Worker]:
+    def _worker(self, request: Request, *, loaded: bool = True) -> Iterator[Worker]:
+        """A worker that compiles; of a user's file, it has loaded that or not."""
         impl = request.impl
         files = to_load(impl)
         with self._starting:
             if self._stopped:
                 raise CompileError("stopped")
             cpu = torch.device("cpu")
-            worker = Worker(impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False)
+            worker = Worker(
+                impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False, hidden=impl.hidden
+            )
             self._workers.append(worker)
         scratch = isolation.private_folder()
         try:
@@ -130,8 +155,9 @@ class Compilation:
                 # What is compiled here must not shorten the first call that is timed elsewhere.
                 variables["TRITON_CACHE_DIR"] = str(scratch)
             worker.pid  # noqa: B018 - the time that the server takes to import is not limited
-            worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op)), self._nice), "starting")
-            load(worker, request.op, impl)
+            worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op, impl)), self._nice), "starting")
+            if loaded:
+                load(worker, request.op, impl)
             yield worker
         finally:
             worker.close()
@@ -159,18 +185,3 @@ def _without_compiler(request: Request, key: str) -> Resources | None:
     if needs is not None and (refusal := lacks(needs, request.arch)) is not None:
         return NotImplementedError(refusal)
     return kept(key)
-
-
-def _answer(worker: Worker, request: Request) -> Resources:
-    impl, arch = request.impl, request.arch
-    try:
-        reading = ReadResources(str(request.case), arch, disassemble=bool(to_load(impl)))
-        return worker.ask(reading, f"compiling for {arch}")
-    except NotImplementedError as error:
-        return error
-    except Raised as error:
-        if error.name == Refused.__name__:
-            return Refused(str(error))
-        return CompileError(f"{error.name}: {error}")
-    except (MemoryError, UsageError) as error:
-        return CompileError(f"{type(error).__name__}: {error}")

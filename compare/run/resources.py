@@ -10,7 +10,7 @@ import torch
 from compare.checking.check import HELPED, note_on_helpers
 from compare.device import default_archs, lacks
 from compare.model.op import Implementation
-from compare.model.result import UNREAD, Row
+from compare.model.result import DOES_NOT_COMPILE, UNREAD, Row
 from compare.resources.kernels import borrowed, helped
 from compare.resources.static import Refused, Request, Resources, keep, kept, key_of
 from compare.run.checking import SLOW_TO_START
@@ -158,7 +158,7 @@ def with_resources(row: Row, found: Mapping[str, Resources], *, on_gpu: bool) ->
     nowhere = len(errors) == len(found)
     if refused:
         _, why = verdict(next(iter(refused.values())))
-        reason = f"does not compile for {', '.join(refused)}: {why}"
+        reason = f"{DOES_NOT_COMPILE} {', '.join(refused)}: {why}"
         not_taken = all(isinstance(error, (Refused, NotImplementedError)) for error in errors.values())
         if nowhere and not_taken and not on_gpu:
             return replace(row, status="failed", reason=reason, timing=None, recorded=None)

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,10 @@ _THREADS, _ALL_THREADS = Path("/proc/self/task"), Path("/proc")
 _NAMESPACES = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_NETWORK
 _OF_PROCESSES = kernel.NEW_PIDS | kernel.NEW_IPC
 """Not on a GPU: CUDA opens another process's memory within one PID namespace only."""
+
+
+Hidden = tuple[tuple[str, tuple[str, ...]], ...]
+"""Folders that are hidden, each with the paths in it that are not."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def probe(mechanism: str, folder: str) -> None:
         if mechanism == "namespaces":
             _into_namespaces(private, None, gpu=gpu)
         elif mechanism == "Landlock":
-            _into_landlock(kernel.landlock_version(), private, gpu=gpu)
+            _into_landlock(kernel.landlock_version(), private, _of_cuda(_THREADS) if gpu else (), ())
         else:
             kernel.seccomp(gpu=gpu)
         if gpu:
@@ -238,7 +242,15 @@ def environment(private: Path) -> dict[str, str]:
 # --------------------------------------------------------------------------- inside
 
 
-def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool, children: bool = False) -> None:
+def enter(
+    isolation: Isolation,
+    private: Path,
+    lifeline: int,
+    *,
+    gpu: bool,
+    children: bool = False,
+    hidden: Hidden = (),
+) -> None:
     """Isolate this process and all that it will start; the caller continues inside.
 
     With a PID namespace the caller's process stays outside: it waits, and ends as the isolated one ends.
@@ -249,21 +261,25 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool, chil
         lifeline: a descriptor that becomes readable when the judge has exited.
         gpu: whether CUDA is used; its memory is shared with the judge.
         children: whether processes that this one starts use CUDA.
+        hidden: what cannot be read.
 
     Raises:
         OSError: a mechanism that was found does not work.
     """
     if isolation.namespaces:
-        _into_namespaces(private, lifeline, gpu=gpu)
+        _into_namespaces(private, lifeline, gpu=gpu, hidden=hidden)
     for folder in _FOLDERS.values():
         (private / folder).mkdir()
     os.environ.update(environment(private))
     tempfile.tempdir = None
     sys.dont_write_bytecode = True
     if isolation.landlock:
-        of_cuda = gpu or children or isolation.namespaces
+        of_cuda = _of_cuda(_ALL_THREADS if children else _THREADS)
         _into_landlock(
-            isolation.landlock, private, gpu=of_cuda, threads=_ALL_THREADS if children else _THREADS
+            isolation.landlock,
+            private,
+            of_cuda if gpu or children or isolation.namespaces else (),
+            hidden,
         )
     if isolation.seccomp:
         kernel.seccomp(gpu=gpu)
@@ -280,14 +296,45 @@ def _of_cuda(threads: Path = _THREADS) -> list[Path]:
     return [folder for folder in (_SHARED_MEMORY, threads) if folder.is_dir()]
 
 
-def _into_landlock(version: int, private: Path, *, gpu: bool, threads: Path = _THREADS) -> None:
-    kernel.landlock(version, [private, *(_of_cuda(threads) if gpu else ())], _devices())
+def _into_landlock(version: int, private: Path, of_cuda: Sequence[Path], hidden: Hidden) -> None:
+    kernel.landlock(version, [private, *of_cuda], _devices(), _readable(Path("/"), dict(hidden)))
 
 
-def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:
+def _readable(folder: Path, hidden: Mapping[str, Sequence[str]]) -> Iterator[Path]:
+    """What may be read of a folder: whole entries, and what is not hidden of others."""
+    kept = hidden.get(str(folder))
+    for path in map(Path, kept) if kept is not None else folder.iterdir():
+        # Terminals and disks are devices too.  Of a link its target's own place decides.
+        if path == Path("/dev") or not path.exists() or (kept is None and path.is_symlink()):
+            continue
+        if any(Path(other).is_relative_to(path) for other in hidden):
+            with suppress(PermissionError):  # then nothing of it can be read anyway
+                yield from _readable(path, hidden)
+        else:
+            yield path
+
+
+def _hide(hidden: Hidden, private: Path) -> None:
+    """Show folders with less in them."""
+    for number, (folder, kept) in enumerate(hidden):
+        stage = private / "hidden" / str(number)
+        stage.mkdir(parents=True)
+        for path in (*map(Path, kept), *([private] if Path(folder) in private.parents else [])):
+            place = stage / path.relative_to(folder)
+            (place if path.is_dir() else place.parent).mkdir(parents=True, exist_ok=True)
+            if not path.is_dir():
+                place.touch()
+            kernel.bind(path, place)
+        kernel.bind(stage, Path(folder))
+    with suppress(OSError):
+        os.chdir(Path.cwd())  # a folder that was opened before still shows all
+
+
+def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool, hidden: Hidden = ()) -> None:
     kernel.unshare(_NAMESPACES if gpu else _NAMESPACES | _OF_PROCESSES)
     shared = _of_cuda() if gpu else []
     kernel.read_only_but(private, PRIVATE_BYTES, _PRIVATE_FILES, _devices(), shared)
+    _hide(hidden, private)
     if not gpu:
         if _SHARED_MEMORY.is_dir():
             (private / "shm").mkdir()

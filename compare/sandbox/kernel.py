@@ -104,8 +104,8 @@ def read_only_but(
 
 
 def bind(source: Path, target: Path) -> None:
-    """Show a file or folder in the place of another."""
-    _mount(str(source), target, "", _BIND)
+    """Show a file or folder in the place of another, with what is mounted in it."""
+    _mount(str(source), target, "", _BIND | _RECURSIVE)
 
 
 def mount_proc(most: int) -> None:
@@ -154,8 +154,12 @@ def landlock_version() -> int:
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, 0, 1)))
 
 
-def landlock(version: int, folders: Iterable[Path], devices: Iterable[Path]) -> None:
+def landlock(
+    version: int, folders: Iterable[Path], devices: Iterable[Path], readable: Iterable[Path]
+) -> None:
     """Allow this process to change files in these folders and to use these devices, and no others.
+
+    It may read ``folders`` and what is ``readable``.
 
     Landlock also keeps it from tracing processes outside, and from version 6 on from signalling them.
     """
@@ -171,11 +175,13 @@ def landlock(version: int, folders: Iterable[Path], devices: Iterable[Path]) -> 
     size = 24 if version >= 6 else 8
     ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
     rules = [*((path, handled & ~_DEVICES) for path in folders), *((path, use) for path in devices)]
-    # Terminals and disks are devices too.
-    rules += [(path, _READ_FILE) for path in Path("/").iterdir() if path.name != "dev" and path.exists()]
+    rules += [(path, _READ_FILE) for path in readable]
     try:
         for path, rights in rules:
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            except FileNotFoundError:  # another process's, removed in the meantime
+                continue
             try:
                 rule = struct.pack("=Qi", rights, descriptor)
                 _check(_libc.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock_add_rule for {path}")

@@ -31,6 +31,7 @@ from compare.code_size.count import launched
 from compare.model.op import Implementation, UsageError
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
+from compare.replay import figures
 from compare.replay.arena import Arena, Pool, whole
 from compare.replay.images import compiled
 from compare.replay.nodes import Recording
@@ -40,11 +41,11 @@ from compare.replay.sources import Sources
 from compare.resources.compiler import Compiler
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
-from compare.sandbox.isolation import Isolation
+from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.words import instead_of, raised_in
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
-from compare.worker import messages
+from compare.worker import messages, own_code
 from compare.worker.channel import Channel
 from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
@@ -54,7 +55,11 @@ _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
 
 def main(
-    connection: int, output: int, lifeline: int, host_bytes: int | None, box: tuple[Isolation, Path] | None
+    connection: int,
+    output: int,
+    lifeline: int,
+    host_bytes: int | None,
+    box: tuple[Isolation, Path, Hidden] | None,
 ) -> None:
     """Handle requests until the judge closes the connection.
 
@@ -63,12 +68,13 @@ def main(
         output: as of `compare.sandbox.limits.confine`.
         lifeline: as there.
         host_bytes: as there.
-        box: the isolation, and the folder to write to, for a user's file.
+        box: the isolation, the folder to write to, and what is hidden, for a user's file.
     """
     limits.confine(connection, output, lifeline, host_bytes)
     if box is not None:
         kernel.end_with_parent()  # the lifeline's signal would not end a stopped process
-        isolation.enter(*box, lifeline, gpu=host_bytes is None)
+        found, private, hidden = box
+        isolation.enter(found, private, lifeline, gpu=host_bytes is None, hidden=hidden)
         kernel.end_with_parent()  # this may be another process now
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
@@ -165,7 +171,7 @@ class Handlers:
             case messages.Connect():
                 return self._connect()
             case messages.Load():
-                self._load(request.files, request.op)
+                self._load(request)
             case messages.Choose():
                 self._choose(request)
             case messages.LimitMemory():
@@ -196,6 +202,10 @@ class Handlers:
                 return self._compiler.resources(
                     self.impl, request.case, request.arch, disassemble=request.disassemble
                 )
+            case messages.ReadSources():
+                return figures.sources(self.impl, request.case, request.arch)
+            case messages.ReadFigures():
+                return figures.read(request.kernels, request.arch, multiplies=request.multiplies)
             case messages.Enter():
                 self._enter(request)
             case messages.Prepare():
@@ -242,14 +252,16 @@ class Handlers:
             torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    def _load(self, files: Sequence[str], op: str) -> None:
+    def _load(self, request: messages.Load) -> None:
         if self._device.type == "cpu":
             from triton_impl.recorded_device import answer_for_gpu
 
             answer_for_gpu()
+        if request.own_code:
+            own_code.enter()
         with self._recorder.allocating() if self._recorder else nullcontext():
-            for file in files:
-                registry.load(file, op)
+            for file in request.files:
+                registry.load(file, request.op)
 
     def _choose(self, request: messages.Choose) -> None:
         label, parameters = request.label, request.parameters

@@ -17,6 +17,7 @@ from msgspec import Struct
 from compare.checking.guarded_memory import Borrowed
 from compare.code_size.count import Launched
 from compare.model.result import KernelResources, Tuning
+from compare.replay.figures import KernelSource
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
 from compare.timing.stopwatch import Kind, Reading
@@ -93,6 +94,8 @@ class Load(WorkerRequest[None], frozen=True):
     files: tuple[str, ...]
     op: str
     """The one that is compared."""
+    own_code: bool = False
+    """Whether they may not import the project's kernels."""
 
 
 class Choose(WorkerRequest[None], frozen=True):
@@ -202,6 +205,21 @@ class ReadResources(WorkerRequest[tuple[KernelResources, ...]], frozen=True):
     case: str
     arch: str
     disassemble: bool
+
+
+class ReadSources(WorkerRequest[tuple[KernelSource, ...]], frozen=True):
+    """Find what the kernels are compiled from; see `compare.replay.figures`."""
+
+    case: str
+    arch: str
+
+
+class ReadFigures(WorkerRequest[tuple[KernelResources, ...]], frozen=True):
+    """Compile kernels, and read what they take."""
+
+    kernels: tuple[KernelSource, ...]
+    arch: str
+    multiplies: bool
 
 
 # ----------------------------------------------------------------------- requests: time

@@ -151,8 +151,9 @@ class WorkerPool:
         return len(crashes) >= MOST_CRASHES or any(ended.final for ended in crashes)
 
     def _begin(self, impl: Implementation) -> Worker:
-        worker = Worker(impl.label, self._device, self.timeout_s, isolated=bool(to_load(impl)))
-        modules = *modules_of(self._op.name), *_COMPILERS.get(impl.label, ())
+        isolated, hidden = bool(to_load(impl)), impl.hidden
+        worker = Worker(impl.label, self._device, self.timeout_s, isolated=isolated, hidden=hidden)
+        modules = *modules_of(self._op.name, impl), *_COMPILERS.get(impl.label, ())
         worker.send(messages.Setup(str(self._device), worker.environment, modules))
         return worker
 
@@ -164,7 +165,8 @@ def load(worker: Worker, op: Op, impl: Implementation) -> None:
         NotLoaded: its file raised, or does not register it.
     """
     try:
-        worker.ask(messages.Load(tuple(to_load(impl)), op.name), "loading its file")
+        request = messages.Load(tuple(to_load(impl)), op.name, bool(impl.hidden))
+        worker.ask(request, "loading its file")
         choice = messages.Choose(op.name, impl.base or impl.label, dict(impl.parameters))
         worker.ask(choice, "finding it")
     except UsageError as error:

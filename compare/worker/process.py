@@ -82,6 +82,7 @@ class Worker:
         isolated: it runs a user's file. While it has no request it is stopped: it cannot work ahead, or
             disturb another row's samples.
         interpreted: False: Triton is imported without its interpreter, on a CPU too.
+        hidden: what an isolated one cannot read.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Worker:
         *,
         isolated: bool = False,
         interpreted: bool | None = None,
+        hidden: isolation.Hidden = (),
     ) -> None:
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
@@ -111,7 +113,9 @@ class Worker:
         host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
         order = server.Order(str(Path.cwd()), host_bytes, interpreted)
         if self._private is not None:
-            order = structs.replace(order, isolation=isolation.found(), private=str(self._private))
+            order = structs.replace(
+                order, isolation=isolation.found(), private=str(self._private), hidden=hidden
+            )
         self._process = server.fork(order, theirs.fileno(), self._printed.fileno(), their_end)
         theirs.close()
         os.close(their_end)

@@ -87,13 +87,18 @@ class Replaying:
     def _runner(self, impl: Implementation) -> Worker:
         recording = self._recorded(impl)
         images = self._compiled(impl, recording)
-        runner = self._begun(f"the runner of {impl.label}", self._device)
+        runner = self._begun("runner", impl, self._device)
         runner.ask(messages.Connect(), "starting")
         runner.ask(messages.Replay(recording, images, self._inputs_bytes), "loading a recording")
         return runner
 
-    def _begun(self, who: str, device: torch.device, modules: Sequence[str] = ()) -> Worker:
-        self._workers.append(worker := Worker(who, device, self._timeout_s, isolated=True))
+    def _begun(
+        self, who: str, impl: Implementation, device: torch.device, modules: Sequence[str] = ()
+    ) -> Worker:
+        who = f"the {who} of {impl.label}"
+        self._workers.append(
+            worker := Worker(who, device, self._timeout_s, isolated=True, hidden=impl.hidden)
+        )
         worker.ask(messages.Setup(str(device), worker.environment, tuple(modules)), "starting")
         return worker
 
@@ -109,7 +114,7 @@ class Replaying:
         allocator = str(library())
         generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         found = []
-        with closing(self._begun(f"the recorder of {impl.label}", device, modules_of(op.name))) as recorder:
+        with closing(self._begun("recorder", impl, device, modules_of(op.name, impl))) as recorder:
             recorder.ask(messages.Connect(), "starting")
             recorder.ask(messages.LimitMemory(nbytes + _WORKSPACE_BYTES))
             recorder.ask(messages.Reserve(allocator, self._inputs_bytes, nbytes), "reserving addresses")
@@ -131,6 +136,6 @@ class Replaying:
         """The machine code of a recording's sources."""
         architecture = arch(self._device)
         assert architecture is not None  # of a GPU
-        with closing(self._begun(f"the compiler of {impl.label}", torch.device("cpu"))) as compiler:
+        with closing(self._begun("compiler", impl, torch.device("cpu"))) as compiler:
             request = messages.Compile(recording.sources, architecture)
             return compiler.ask(request, "compiling its kernels")

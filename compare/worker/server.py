@@ -27,9 +27,9 @@ import msgspec
 from msgspec import Struct
 
 from compare import registry
-from compare.model.op import UsageError
+from compare.model.op import Implementation, UsageError
 from compare.sandbox.environment import kept_variables
-from compare.sandbox.isolation import Isolation
+from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.limits import close_all_but
 from compare.worker.channel import Channel, readable
 
@@ -53,6 +53,7 @@ class Order(Struct, frozen=True):
     """Whether Triton interprets kernels; None: as `TRITON_INTERPRET` says."""
     isolation: Isolation | None = None
     private: str = ""
+    hidden: Hidden = ()
 
 
 class Forked:
@@ -226,8 +227,10 @@ def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
     return Forked(receiver)
 
 
-def modules_of(op: str) -> list[str]:
-    """Names of the modules with implementations of an op."""
+def modules_of(op: str, impl: Implementation | None = None) -> list[str]:
+    """Names of the modules with implementations of an op: what the worker of ``impl`` imports."""
+    if impl is not None and impl.hidden:
+        return ["triton_impl"]  # which completes Triton's interpreter
     names = [f"{package}.{op}" for package in registry.IMPLEMENTATION_PACKAGES]
     return [name for name in names if importlib.util.find_spec(name) is not None]
 
@@ -299,7 +302,7 @@ def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
         from compare.worker.main import main  # start-up: the judge needs none of it
 
         os.chdir(order.cwd)
-        box = None if order.isolation is None else (order.isolation, Path(order.private))
+        box = (order.isolation, Path(order.private), order.hidden) if order.isolation else None
         connection, output, lifeline = descriptors
         main(connection, output, lifeline, order.host_bytes, box)
         code = 0

@@ -24,7 +24,7 @@ from compare.code_size.sources import USER_FILE_BYTES
 from compare.model.op import Implementation, UsageError
 from compare.records.reading import read_bytes
 from compare.sandbox.words import printable
-from compare.worker import cuda_file
+from compare.worker import cuda_file, own_code
 from compare.worker.cuda_file import LaunchLine
 
 _MOST_LINES = 10_000
@@ -35,7 +35,9 @@ _LITERALS = (
 )
 
 
-def load(paths: Sequence[str], compared: str | None = None, *, trusted: bool = True) -> dict[str, str]:
+def load(
+    paths: Sequence[str], compared: str | None = None, *, trusted: bool = True, others: Path | None = None
+) -> dict[str, str]:
     """Register what users' files hold.
 
     A file that defines the op to compare says what is right: that one is trusted, and run here as well.
@@ -44,15 +46,17 @@ def load(paths: Sequence[str], compared: str | None = None, *, trusted: bool = T
         paths: the files.
         compared: the op to compare; None: all of them, those of the files too.
         trusted: False: nothing will be compared, so no file is run here.
+        others: the files are hand-ins of a lab, with others' in this folder: they use and see neither
+            these nor the project's kernels.
 
     Returns:
         The file of each op that was run here, or would be if it were trusted.
 
     Raises:
         UsageError: a file is none, cannot be read, or registers nothing new, nothing of the op to compare,
-            what no op is for, or another's op.
+            what no op is for, another's op, or names code that is not the student's.
     """
-    files = [_read(path, compared or "") for path in paths]
+    files = [_read(path, compared or "", handed_in=others is not None) for path in paths]
     defined: dict[str, str] = {}
     for file in files:
         for op in file.ops:
@@ -78,7 +82,7 @@ def load(paths: Sequence[str], compared: str | None = None, *, trusted: bool = T
         if trusted and file in defining:
             registry.load(file.path)
         else:
-            registered += ((file.path, impl) for impl in _register(file, compared))
+            registered += ((file.path, impl) for impl in _register(file, compared, others))
     for path, impl in registered if trusted else ():
         with _as_usage_error(path):  # what it imports from files beside it is read as well
             source_hash(impl)
@@ -114,9 +118,10 @@ class _UserFile:
         return {*self.ops, *(row.declared.op for row in self.rows)}
 
 
-def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]:
+def _register(file: _UserFile, compared: str | None, others: Path | None) -> Iterator[Implementation]:
     """Add the implementations of an op, or of all, and yield them."""
     where = Path(file.path).resolve()
+    hidden = own_code.hidden(where, others) if others else ()
     registry.forget(where)
     for row in file.rows:
         if compared in (None, row.declared.op):
@@ -124,11 +129,11 @@ def _register(file: _UserFile, compared: str | None) -> Iterator[Implementation]
             with _as_usage_error(file.path, row.line):
                 if row.launch is not None:
                     row.launch.check(registry.get_op(row.launch.op))
-                impl = row.declared.register(row.run, where)
+                impl = row.declared.register(row.run, where, hidden=hidden)
             yield impl
 
 
-def _read(path: str, compared: str) -> _UserFile:
+def _read(path: str, compared: str, *, handed_in: bool = False) -> _UserFile:
     """Find what a file registers, without running it."""
     with _as_usage_error(path):
         text = read_bytes(Path(path), USER_FILE_BYTES)
@@ -145,6 +150,9 @@ def _read(path: str, compared: str) -> _UserFile:
             warnings.simplefilter("ignore")  # running the file shows them
             nodes = [*ast.walk(ast.parse(text))]
         ops, rows = tuple(_ops(path, nodes)), tuple(_rows(path, file, nodes))
+        if handed_in:
+            with _as_usage_error(path):
+                own_code.check(nodes)
     if not ops and not rows:
         raise UsageError(registry.nothing_new(path))
     if len(rows) > _MOST_ROWS:

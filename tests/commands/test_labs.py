@@ -21,6 +21,7 @@ from compare.labs.marking import Marks, Part
 from compare.labs.work import start
 from compare.sandbox import isolation
 from processes import command
+from right_files import ALL
 
 Complaint = Callable[..., str]
 
@@ -167,7 +168,9 @@ def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
     assert early.returncode == 2
     assert "predict first: fill in fastest" in early.stderr
 
-    shutil.copytree(labs.SOLUTIONS / "01_programs_and_threads", mine, dirs_exist_ok=True)
+    shutil.copyfile(labs.SOLUTIONS / "01_programs_and_threads" / "answers.toml", mine / "answers.toml")
+    for right in ALL[:2]:  # the solutions are the project's code
+        (mine / right.file).write_text(right.text)
     wrong = (labs.FOLDER / "01_programs_and_threads" / "starter" / "torch_add.py").read_text()
     (mine / "torch_add.py").write_text(wrong.partition("    raise")[0] + "    return x - y\n")
     checked = command("lab", "check", mine, "--device", "cpu")
@@ -193,6 +196,7 @@ def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
         *("--junit", files["marks.xml"], "--html", files["class.html"]),
     )
     assert graded.returncode == 4, graded.stderr
+    assert "alice,answer lanes,,3," in (mine.parent / "_marks" / "answers.csv").read_text()
     marks = {each["student"]: each for each in json.loads(files["marks.json"].read_text())}
     assert {name: each["parts"][0]["result"] for name, each in marks.items()} == {
         "alice": "wrong",

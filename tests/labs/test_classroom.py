@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from compare.labs import classroom
+from compare.labs import classroom, hand_ins
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part, PartResult
 from compare.labs.work import Work, start
+from compare.registry import ROOT
 
 LAB = labs.find("01")
 
@@ -51,18 +52,11 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
 
         monkeypatch.setattr(classroom, "correctness", correctness)
         monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
-        folders = classroom.submissions(students)
-        keep = students / "_marks"
+        found = hand_ins.of_class(students, students / "_unpacked-1")
         options = classroom.MarkingOptions("cpu", 1.0, jobs=2)
-        return classroom.mark(folders, None, options, keep, lambda what: None)[0]
+        return classroom.mark(found, None, options, students / "_marks", lambda what: None)[0]
 
     return marked
-
-
-def test_folders_are_students(students: Path) -> None:
-    assert [path.name for path in classroom.submissions(students)] == ["alice", "bob", "carol"]
-    assert classroom.is_class(students)
-    assert not classroom.is_class(students / "alice")
 
 
 def test_a_crash_costs_one_submission(mark: Mark) -> None:
@@ -140,7 +134,7 @@ def test_a_file_that_cannot_be_read_costs_no_other(what: str, name: str, mark: M
     mark({}, said)
     assert said == []  # it has not changed
     if find_spec("copydetect"):
-        assert classroom.similar(LAB, classroom.submissions(students)) == []
+        assert classroom.similar(LAB, hand_ins.of_class(students, students / "_unpacked-1")) == []
 
 
 def test_a_name_that_is_no_text_costs_no_other(mark: Mark, students: Path) -> None:
@@ -158,13 +152,24 @@ def test_all_calls_of_a_submission_together_have_a_limit(
     """It is the submission's own result; and of the next one, time begins anew."""
     monkeypatch.setattr(classroom, "limit_s", lambda timeout_s: 0.0)
     said: list[str] = []
-    folders = classroom.submissions(students)[:2]
+    found = hand_ins.of_class(students, students / "_unpacked-1")[:2]
     options = classroom.MarkingOptions("cpu", 1.0)
-    marks, interrupted = classroom.mark(folders, None, options, None, said.append)
+    marks, interrupted = classroom.mark(found, None, options, None, said.append)
     assert not interrupted
     for each in marks:
         assert each.parts[0].result == "timeout"
         assert "together took longer than 0 s, the limit for one submission" in each.parts[0].detail
+
+
+def test_names_that_differ_keep_marks_apart(mark: Mark, students: Path) -> None:
+    for name in ("ana b", "ana_b", "ana%20b", "x" * 200, "x" * 201):
+        start(LAB, students / name)
+    found = mark({"ana b": Part("x", 0, 2, "wrong")})
+    assert {m.student: m.points for m in found}["ana b"] == 0
+    assert len([*(students / "_marks").iterdir()]) == len(found) == 8
+    again: list[str] = []
+    assert mark({}, again) == found
+    assert again == []
 
 
 def test_damaged_marks_are_made_anew(mark: Mark, students: Path) -> None:
@@ -181,8 +186,8 @@ def test_a_folder_that_names_no_lab_gets_that_of_the_class(mark: Mark, students:
 
 
 def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
-    for folder in classroom.submissions(students):
-        (folder / "answers.toml").write_text("")
+    for name in ("alice", "bob", "carol"):
+        (students / name / "answers.toml").write_text("")
     found = mark({})
     assert [m.points for m in found] == [0, 0, 0]
     assert "names no lab" in found[0].parts[0].detail
@@ -190,8 +195,8 @@ def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
 
 def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     pytest.importorskip("copydetect", reason="copydetect is not installed")
-    folders = classroom.submissions(students)
-    assert classroom.similar(LAB, folders) == []
+    found = hand_ins.of_class(students, students / "_unpacked-1")
+    assert classroom.similar(LAB, found) == []
     starter = (students / "alice" / "triton_add.py").read_text()
     own = "\n".join(
         f"    part{i} = tl.load(x_ptr + n * {i}, mask=n + {i} < N) * part{i - 1}" for i in range(30)
@@ -199,6 +204,37 @@ def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     (students / "alice" / "triton_add.py").write_text(starter + own)
     renamed = own.replace("part", "piece").replace("x_ptr", "source")
     (students / "bob" / "triton_add.py").write_text(starter + renamed)
-    (pair,) = classroom.similar(LAB, folders)
+    (pair,) = classroom.similar(LAB, found)
     assert (pair.file, pair.first, pair.second) == ("triton_add.py", "alice", "bob")
     assert pair.share > 0.9
+
+
+def test_the_projects_code_and_earlier_years_are_compared_too(tmp_path: Path) -> None:
+    """Also CUDA text, which is a string to Python."""
+    pytest.importorskip("copydetect", reason="copydetect is not installed")
+    lab = labs.find("04")
+    for name in ("class/alice", "class/bob", "2025/zoe"):
+        start(lab, tmp_path / name)
+    students = hand_ins.of_class(tmp_path / "class", tmp_path / "_unpacked-1")
+    assert classroom.similar(lab, students, [tmp_path / "2025"]) == []
+    kernel = (ROOT / "cuda_impl" / "kernels" / "softmax" / "02_onepass.cuh").read_text()
+    (tmp_path / "class/alice/cuda_onepass.py").write_text(f'SOURCE = r"""{kernel.replace("row", "line")}"""')
+    own = "\n".join(f"y{i} = [x{i - 1} * {i} for x in range(n + {i}) if x % {i} > 2]" for i in range(40))
+    for name in ("class/bob", "2025/zoe"):
+        (tmp_path / name / "triton_onepass.py").write_text(own.replace("y", name[-1]))
+    found = {(p.file, p.first, p.second) for p in classroom.similar(lab, students, [tmp_path / "2025"])}
+    assert ("cuda_onepass.py", "alice", "cuda_impl/kernels/softmax/02_onepass.cuh") in found
+    assert ("triton_onepass.py", "bob", "2025/zoe") in found
+    assert all("alice" in pair or "zoe" in pair[2] for pair in found)
+
+
+def test_what_all_have_tells_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("copydetect", reason="copydetect is not installed")
+    for name in "abcdef":
+        start(LAB, tmp_path / name)
+        usual = "\n".join(
+            f"y{i} = [x{i - 1} * {i} for x in range(n + {i}) if x % {i} > 2]" for i in range(40)
+        )
+        (tmp_path / name / "triton_add.py").write_text(usual)
+    students = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")
+    assert classroom.similar(LAB, students) == []

@@ -15,6 +15,7 @@ import pytest
 import gradescope
 from compare.labs import lab as labs
 from compare.registry import ROOT
+from right_files import ALL
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
@@ -33,7 +34,13 @@ def autograder(tmp_path: Path) -> Path:
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(tmp_path / "source")
     (tmp_path / "source" / "project" / ".venv").symlink_to(sys.prefix)
-    shutil.copytree(labs.SOLUTIONS / "01_programs_and_threads", tmp_path / "submission")
+    submission = tmp_path / "submission"
+    submission.mkdir()
+    shutil.copy(labs.SOLUTIONS / "01_programs_and_threads" / "answers.toml", submission)
+    for right in ALL[:2]:  # the solutions are the project's code
+        (submission / right.file).write_text(right.text)
+    starter = (labs.find("01").path.parent / "starter" / "torch_add.py").read_text()
+    (submission / "torch_add.py").write_text(starter.partition("    raise")[0] + "    return x + y\n")
     return tmp_path
 
 

@@ -91,6 +91,21 @@ def rows(*found: Row, on_odd: Row | None = None, asked: list[list[str]] | None =
     return ran
 
 
+REFERENCE = replace(BASELINE, label="triton.onepass", resources=MINE.resources)
+
+
+def beside(ran: Ran, reference: Row) -> Ran:
+    """As ``ran``, and with this row where the reference runs alone."""
+
+    def either(op: str, cases: list[str], only: list[str], *more: Any, **others: Any) -> Run:
+        alone = only == ["triton.onepass"]
+        return (rows(BASELINE, replace(reference, label=only[0])) if alone else ran)(
+            op, cases, only, *more, **others
+        )
+
+    return either
+
+
 GROUP, LIMIT, SPEED = "T: small", "T: at most 40 registers", "T: speed of at least 0.9x triton.onepass"
 
 
@@ -100,8 +115,10 @@ def test_everything_right(graded: Graded) -> None:
         GROUP: ("passed", 2),
         LIMIT: ("passed", 1),
         SPEED: ("left out", 0),
-        "answer why": ("passed", 3),
+        "answer why": ("to be read", 0),
     }
+    assert parts["answer why"].answer == "Bandwidth binds."
+    assert not parts["answer why"].counted
 
 
 @pytest.mark.parametrize(
@@ -150,8 +167,16 @@ def failed(reason: str, status: Status = "failed") -> tuple[Row, Row]:
         (failed("it took longer than 10 s"), "timeout", "10 s"),
         (failed("it forked its process: it may not"), "refused", "forked"),
         (failed("not written yet: step 1", "unavailable"), "not started", "step 1"),
-        (failed("multiples of 64 only", "unavailable"), "wrong", "multiples"),
-        (failed("needs sm_90, this is sm_75", "unavailable"), "left out", "sm_90"),
+        (
+            failed("multiples of 64 only", "unavailable"),
+            "wrong",
+            "multiples of 64 only; the reference runs here",
+        ),
+        # what a file says of itself decides nothing
+        (failed("needs whole blocks", "unavailable"), "wrong", "needs whole blocks; the reference runs here"),
+        (failed("needs sm_100, this is sm_90", "unavailable"), "wrong", "your file refuses this case"),
+        (failed("it needs a GPU: its kernels have no CPU version", "unavailable"), "wrong", "refuses"),
+        (failed("it imports triton_impl.softmax: hand in your own code"), "refused", "own code"),
         (failed(f"{NOT_SANITIZED}: no device"), "machine", "no device"),
         # the reference failed too
         ((FAULTY, replace(MINE, status="failed", reason="x")), "machine", "CUDA error"),
@@ -160,10 +185,56 @@ def failed(reason: str, status: Status = "failed") -> tuple[Row, Row]:
     ids=lambda case: case[2],
 )
 def test_what_rows_are_worth(made: tuple[Row, ...], result: str, says: str, graded: Graded) -> None:
-    parts = graded(rows(*made))
+    parts = graded(beside(rows(*made), FAULTY if result == "machine" else REFERENCE))
     assert (parts[GROUP].result, parts[GROUP].points) == (result, 0)
     assert says in parts[GROUP].detail
     assert (parts[LIMIT].result, parts[LIMIT].points) == ("not started", 0)
+
+
+@for_each(
+    "reference, result",
+    [
+        (replace(REFERENCE, status="unavailable", reason="needs sm_90, this is sm_75"), "left out"),
+        (REFERENCE, "wrong"),
+        (replace(REFERENCE, status="failed", reason="CUDA error"), "machine"),
+    ],
+)
+def test_the_reference_decides_what_is_left_out(reference: Row, result: str, graded: Graded) -> None:
+    part = graded(beside(rows(*failed("needs sm_90, this is sm_75", "unavailable")), reference))[GROUP]
+    assert (part.result, part.points) == (result, 0)
+
+
+REFUSED = "does not compile for sm_90a: Refused: num_warps must be a power of 2"
+NO_KERNEL = "launches no kernel when it is compiled for a GPU"
+
+
+@for_each(
+    "first, result, says",
+    [
+        (replace(MINE, status="failed", reason=REFUSED, resources=()), "error", REFUSED),
+        (
+            replace(MINE, resources=(), reason="resources unread: mine.py:3: ValueError"),
+            "error",
+            "ValueError",
+        ),
+        (replace(MINE, resources=(), reason="resources unread: needs sm_100"), "error", "compiles here"),
+        (replace(MINE, resources=()), "error", NO_KERNEL),
+        (replace(MINE, resources=(), label="torch.mine"), "passed", ""),
+    ],
+)
+def test_what_no_compiler_takes_has_no_points_for_any_case(
+    first: Row, result: str, says: str, graded: Graded, submission: Path
+) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    text = LAB.replace('["M=4,N=8,fp32", "M=4,N=9,fp32"]', '["M=4,N=8,fp32"]')
+    other = '{ name = "odd", points = 2, cases = ["M=4,N=9,fp32"] }]'
+    text = text.replace('cases = ["M=4,N=8,fp32"] }]', f'cases = ["M=4,N=8,fp32"] }}, {other}')
+    text = text.replace(text[text.index("speed =") : text.index("group =")], "")
+    rubric.write_text(text.replace('"triton.mine"', '"*.mine"'))
+    other_row = replace(first, status="ok", reason="", resources=())
+    parts = graded(beside(rows(BASELINE, first, on_odd=other_row), REFERENCE))
+    assert [parts[name].result for name in (GROUP, "T: odd")] == [result, result]
+    assert says in parts["T: odd"].detail
 
 
 def test_a_group_needs_all_its_cases(graded: Graded) -> None:
@@ -216,7 +287,7 @@ HGMMA, FFMA = {"instruction": "HGMMA.64x128x16"}, {"instruction": "FFMA"}
         ("registers", "at_most = 32", "at most 32 registers", {}, ("wrong", "got 40, expected at most 32")),
         ("load_bits", "at_least = 128", BITS, {"load_bits": 128}, ("passed", "128")),
         ("load_bits", "at_least = 128", BITS, {"load_bits": 32}, ("wrong", "got 32")),
-        ("load_bits", "at_least = 128", BITS, {}, ("left out", "could not be read")),
+        ("load_bits", "at_least = 128", BITS, {}, ("left out", "was not read")),
         ("instruction", ONE_OF, NAMES, HGMMA, ("passed", "HGMMA.64x128x16")),
         ("instruction", ONE_OF, NAMES, FFMA, ("wrong", "got FFMA, expected HMMA or HGMMA")),
         ("instruction", LATER, "multiplies by HGMMA", FFMA, ("left out", "needs sm_100, this is sm_90")),
@@ -241,6 +312,36 @@ def test_a_limit(
     result, says = marked
     assert (part.result, part.points, part.of) == (result, float(result == "passed"), 1)
     assert says in part.detail
+
+
+def test_a_figure_that_only_the_reference_has_is_missing(submission: Path, graded: Graded) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    limit = 'figure = "load_bits", at_least = 128'
+    rubric.write_text(LAB.replace('figure = "registers", at_most = 40', limit))
+    theirs = replace(REFERENCE, resources=(made_up.kernel("triton.onepass", load_bits=128),))
+    part = graded(beside(rows(BASELINE, MINE), theirs))[f"T: {BITS}"]
+    assert (part.result, part.points) == ("wrong", 0)
+    assert "that of triton.onepass was read here" in part.detail
+
+
+def test_an_unverified_speed_counts_as_wrong(graded: Graded) -> None:
+    medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", 10.0)}
+    *others, mine = made_up.rows(medians)
+    assert mine.label == "triton.mine"
+    assert mine.timing
+    mine = replace(mine, timing=replace(mine.timing, unverified="its launches depend on data"))
+    part = graded(rows(*others, mine), "cuda")[SPEED]
+    assert (part.result, part.points) == ("wrong", 0)
+    assert part.counted
+    assert "its launches depend on data. Launch kernels of your own" in part.detail
+
+
+def test_a_reference_that_fails_beside_a_file_only_is_no_fault_of_the_machine(graded: Graded) -> None:
+    mine = replace(MINE, timing=made_up.timing("triton.mine", 10.0, None))
+    part = graded(beside(rows(BASELINE, mine), REFERENCE), "cuda")[SPEED]
+    assert (part.result, part.points) == ("error", 0)
+    broken = replace(MINE, status="failed", reason="killed")
+    assert graded(beside(rows(FAULTY, broken), REFERENCE))[GROUP].result == "error"
 
 
 @for_each("us, result, points", [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)])
@@ -283,6 +384,8 @@ def test_a_later_submission_never_loses_points() -> None:
     unsure = replace(new, parts=(Part("x", 0, 2, "inconclusive"), Part("y", 0, 3, "machine")))
     assert best(old, unsure).parts == old.parts
     assert best(replace(old, lab="02"), new) == new
+    unread = replace(new, parts=(Part("x", 0, 2, "to be read"),))
+    assert best(old, unread).parts == unread.parts
 
 
 def test_short_or_missing_answers(submission: Path, graded: Graded) -> None:
