@@ -360,7 +360,7 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool, runs: _Runs) -> Par
 
 def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
     """Speeds of a task, from one run; what it leaves open is timed again."""
-    op, file = op_of(work.lab, task), work.handed_in(task)
+    op, file = op_of(work.lab, task), replace(work.handed_in(task), sanitized=False)
     runs = _Runs(work, task, device, timeout_s)
     parts: dict[Speed, Part] = {}
     left = list(task.speed)

@@ -92,7 +92,7 @@ class Load(WorkerRequest[None], frozen=True):
     """Load users' files."""
 
     files: tuple[str, ...]
-    op: str
+    op: str = ""
     """The one that is compared."""
     own_code: bool = False
     """Whether they may not import the project's kernels."""

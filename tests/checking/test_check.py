@@ -12,6 +12,7 @@ from compare.model.op import Invariant
 from compare.model.result import (
     CONDUCT,
     HARD_INPUTS,
+    MEMORY,
     OTHER_SIZES,
     OWN_WORK,
     SANITIZER,
@@ -50,7 +51,7 @@ def test_findings_say_what_was_looked_at(device: torch.device) -> None:
     assert Finding("guard zones", True, "around the output") in agreement.findings
     names = [finding.name for finding in agreement.findings]
     # A worker's check has more of these.
-    assert {*CONDUCT} - {OWN_WORK, OTHER_SIZES, HARD_INPUTS, THREAD_ORDERS, SANITIZER} <= {*names}
+    assert {*CONDUCT} - {OWN_WORK, OTHER_SIZES, HARD_INPUTS, THREAD_ORDERS, MEMORY, SANITIZER} <= {*names}
     assert names == [
         *("output", "inputs unchanged", "guard zones", "output is fresh", "all written"),
         *("values", "NaN and infinity", "rows sum to 1", "repeatable"),

@@ -146,7 +146,7 @@ def caught_on(row: Row) -> str:
     name, _, detail = row.reason.partition(": ")
     if name not in ("hard inputs", "other sizes"):
         return name if row.agreement else row.status
-    return detail.removeprefix("correct on the requested sizes, wrong on ").partition(": ")[0]
+    return detail.partition(": ")[0]
 
 
 def hint_of(row: Row) -> str:

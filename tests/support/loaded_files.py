@@ -12,7 +12,7 @@ import torch
 
 import made_up
 from compare import registry, run
-from compare.model.op import Case, case
+from compare.model.op import Case, Implementation, case
 from compare.model.result import Comparison, Options, Row
 from compare.worker import user_files
 
@@ -37,8 +37,7 @@ def right(x, y):
 
 @contextmanager
 def own_registry() -> Iterator[None]:
-    """What is registered within the context is removed after it."""
-    registry.implementations("vector_add")  # imported now, and kept
+    """What is registered within the context is removed after it, but for the project's own."""
     known = {op: dict(labels) for op, labels in registry._implementations.items()}
     with (
         mock.patch.dict(registry._ops),
@@ -46,6 +45,16 @@ def own_registry() -> Iterator[None]:
         mock.patch.dict(registry._implementations, known),
     ):
         yield
+        own = {
+            op: {label: impl for label, impl in labels.items() if _is_own(impl)}
+            for op, labels in registry._implementations.items()
+        }
+    for op, labels in own.items():  # its modules are not imported again
+        registry._implementations.setdefault(op, {}).update(labels)
+
+
+def _is_own(impl: Implementation) -> bool:
+    return impl.run.__module__.partition(".")[0] in ("torch_impl", "triton_impl", "cuda_impl")
 
 
 def written(path: Path, text: str) -> str:
