@@ -139,8 +139,10 @@ class RowState:
     """The most GPU memory that PyTorch held for it."""
 
     def refuse(self, error: BaseException) -> None:
-        """The row has no times, for the reason that ``error`` gives."""
+        """The row has no times, for the reason that ``error`` gives; one that is wrong stays so."""
         status, reason = verdict(error)
+        if self.row.status == "ordinary" and status != "disagrees":
+            status, reason = self.row.status, self.row.reason
         by_judge = of_judge(error)
         self.row = replace(self.row, status=status, reason=reason, timing=None, by_judge=by_judge)
 

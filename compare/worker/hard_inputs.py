@@ -23,6 +23,8 @@ from compare.worker.buffers import CaseBuffers, WorkerStage
 from compare.worker.process import Ended, Raised, Worker
 from cuda_impl.build import is_asserted
 
+_FIRST = 24
+"""Hard cases that are tried before variants of the one asked for: fills, layouts, dtypes and options."""
 _WATCHED_BYTES = 1 << 17
 """Compulsory traffic up to which every access is watched: that takes some 10 times as long."""
 
@@ -137,18 +139,20 @@ def each_hard_input(
         op: whose cases.
         asked: the cases that were asked for, which are not checked again.
         check_case: the agreement on one case; raises as `_checked`.
-        budget_s: time in seconds, of which a quarter remains after a mistake: to see what others have in
-            common with it.
+        budget_s: time in seconds; the first cases may take twice as much.  After a mistake a quarter of it
+            remains, to see what others have in common with it.
     """
     result, end_s = HardInputs(), time.monotonic() + budget_s
     small = [case for case in (*asked, *op.cases.smoke) if is_small(op, case)]
     dtypes = {case.dtype for case in asked}
-    for case in dict.fromkeys((*variants(op, small[0]), *hard_cases(op))):
+    hard = hard_cases(op)
+    first = set(hard[:_FIRST])
+    for case in dict.fromkeys((*hard[:_FIRST], *variants(op, small[0]), *hard[_FIRST:])):
         if case in asked:
             continue
         if result.failed:
             end_s = min(end_s, result.failed_s + budget_s / 4)
-        if time.monotonic() > end_s:
+        if time.monotonic() > end_s + (case in first) * budget_s:
             break
         try:
             agreement = check_case(case)
