@@ -17,17 +17,19 @@ MAX_FLOPS = 1 << 24
 def hard_cases(op: Op) -> list[Case]:
     """The op's own small smoke and edge cases and what they lack, the most unlike first, empty ones last.
 
-    First come new fills, layouts, dtypes and options, then new sizes: the time for them may end.
+    First come new fills, layouts and options, then these of other dtypes, then new sizes: the time for them
+    may end.
     """
     own = [case for case in dict.fromkeys((*op.cases.edge, *op.cases.smoke)) if is_small(op, case)]
     kinds: set[object] = set()
     sizes: set[object] = set()
-    order: dict[Case, tuple[bool, bool, bool]] = {}
+    order: dict[Case, tuple[bool, int, bool]] = {}
     for case in dict.fromkeys((*own, *_missing(op, own), *_long(op, own))):
-        of_kind = {case.fill, case.layout, (case.dtype, case.layout), *op.options(case).items()}
-        of_size = set(case.dims)
-        order[case] = 0 in _sizes(op, case), of_kind <= kinds, of_size <= sizes
-        kinds |= of_kind
+        of_kind, of_size = {case.fill, case.layout, *op.options(case).items()}, set(case.dims)
+        of_dtype = (case.dtype, case.layout)
+        known = 0 if not of_kind <= kinds else 1 if of_dtype not in kinds else 2
+        order[case] = 0 in _sizes(op, case), known, of_size <= sizes
+        kinds |= of_kind | {of_dtype}
         sizes |= of_size
     return sorted(order, key=lambda case: order[case])
 
