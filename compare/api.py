@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 from compare import registry
 from compare.capture import replaced
 from compare.checking import check as checking
+from compare.checking.tolerance import USERS_SLACK
 from compare.model.op import ROUNDOFF, Case, Implementation, Op, UsageError
 from compare.model.result import HARD_INPUTS, Agreement, Row
 from compare.report import screen
@@ -22,6 +23,7 @@ from compare.worker.hard_inputs import each_hard_input
 from compare.worker.process import Raised
 
 _SEEDS = (0, 1)
+_OPTIONS = checking.CheckOptions(slack=USERS_SLACK)
 
 
 def check(
@@ -85,18 +87,18 @@ def _asked(
 ) -> dict[Case, Agreement]:
     """The agreement on each of ``cases``; on the op's first small one that is supported if there are none."""
     if cases:
-        return {case: checking.check(op, impl, case, device, _SEEDS) for case in cases}
+        return {case: checking.check(op, impl, case, device, _SEEDS, _OPTIONS) for case in cases}
     for case in op.cases.smoke[:-1]:
         with contextlib.suppress(NotImplementedError):
-            return {case: checking.check(op, impl, case, device, _SEEDS)}
+            return {case: checking.check(op, impl, case, device, _SEEDS, _OPTIONS)}
     last = op.cases.smoke[-1]
-    return {last: checking.check(op, impl, last, device, _SEEDS)}
+    return {last: checking.check(op, impl, last, device, _SEEDS, _OPTIONS)}
 
 
 def _on_hard_input(op: Op, impl: Implementation, device: torch.device, case: Case) -> Agreement:
     """The agreement on one case, with exceptions as a worker reports them."""
     try:
-        return checking.check(op, impl, case, device, _SEEDS[:1])
+        return checking.check(op, impl, case, device, _SEEDS[:1], _OPTIONS)
     except (NotImplementedError, UsageError, MemoryError):
         raise
     except Exception as error:

@@ -52,6 +52,8 @@ class CheckOptions:
     """Call it once more on the inputs of the first seed."""
     helpers: bool = False
     """Yet they may compute a few values for each row of the output, beside kernels of its own."""
+    slack: float = 1.0
+    """How many times the tolerance its values may be off."""
 
 
 def check(
@@ -142,7 +144,7 @@ class _Calls:
             op.mask_unspecified(probe.inputs, output)
             if torch.equal(_bits(first), _bits(output)):
                 continue
-            limit = limit_of(op.tolerance(self.case), accumulator, reference.limit)
+            limit = self.options.slack * limit_of(op.tolerance(self.case), accumulator, reference.limit)
             before, after = (
                 errors_of(op, self.case, reference, x, limit, accumulator) for x in (first, output)
             )
@@ -193,7 +195,7 @@ class _Calls:
     ) -> None:
         op, accumulator = reference.op, self.impl.accumulator
         which = f"{op.output}: " if len(self.expected) > 1 else ""
-        limit = limit_of(op.tolerance(self.case), accumulator, reference.limit)
+        limit = self.options.slack * limit_of(op.tolerance(self.case), accumulator, reference.limit)
         op.mask_unspecified(probe.inputs, output)
         unwritten = int(untouched(output, again).sum())
         gap = f"{which}{unwritten} of {output.numel()} elements were not written"

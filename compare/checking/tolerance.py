@@ -10,7 +10,7 @@ from compare import registry
 from compare.checking.errors import Errors, errors_of
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import LocalStage, Stage
-from compare.model.op import Case, Op, Tolerance
+from compare.model.op import Case, Implementation, Op, Tolerance
 
 
 def limit_of(tolerance: Tolerance, accumulator: str, allowed: float) -> float:
@@ -18,6 +18,16 @@ def limit_of(tolerance: Tolerance, accumulator: str, allowed: float) -> float:
     if accumulator != "fp32" and tolerance.least_rounded is not None:
         return tolerance.least_rounded
     return allowed
+
+
+USERS_SLACK = 4.0
+"""How many times the tolerance a user's row may be off.  To add a row's terms one after another in fp32 is
+right, though less exact than the trees of sums in PyTorch; what is wrong is off by far more."""
+
+
+def slack_of(impl: Implementation) -> float:
+    """How many times the tolerance an implementation may be off."""
+    return USERS_SLACK if impl.user_file else 1.0
 
 
 class ToleranceFromBaseline:

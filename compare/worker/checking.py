@@ -22,7 +22,7 @@ from compare.checking.hard_inputs import neighbour
 from compare.checking.probes import Probe, Probes
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import settle_vector_math
-from compare.checking.tolerance import ToleranceFromBaseline, limit_of
+from compare.checking.tolerance import USERS_SLACK, ToleranceFromBaseline, limit_of, slack_of
 from compare.model.op import Case, Implementation, Op, UsageError
 from compare.model.result import (
     HARD_INPUTS,
@@ -203,7 +203,14 @@ class Checking:
             self._case,
             self._device,
             self._seeds[impl.label],
-            CheckOptions(stage, probes, impl.user_file is not None, impl.has_own_kernels, self._helpers),
+            CheckOptions(
+                stage,
+                probes,
+                impl.user_file is not None,
+                impl.has_own_kernels,
+                helpers=self._helpers,
+                slack=slack_of(impl),
+            ),
         )
         clock("checked in")
         if impl.user_file:
@@ -246,7 +253,7 @@ class Checking:
             with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
                 stage = WorkerStage(worker, buffers, building=False)
                 own_work, helpers = impl.has_own_kernels, self._helpers
-                options = CheckOptions(stage, probes, own_work=own_work, helpers=helpers)
+                options = CheckOptions(stage, probes, own_work=own_work, helpers=helpers, slack=USERS_SLACK)
                 found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement

@@ -16,7 +16,7 @@ from compare.checking.hard_inputs import hard_cases, is_small, variants
 from compare.checking.hints import hint_of
 from compare.checking.probes import Probes
 from compare.checking.reference import expected_outputs
-from compare.checking.tolerance import ToleranceFromBaseline
+from compare.checking.tolerance import USERS_SLACK, ToleranceFromBaseline
 from compare.model.op import Case, Implementation, Op, UsageError
 from compare.model.result import HARD_INPUTS, THREAD_ORDERS, Agreement, Finding, Mismatch
 from compare.worker.buffers import CaseBuffers, WorkerStage
@@ -245,7 +245,8 @@ def _checked(
     with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
         stage = WorkerStage(worker, buffers)
         stage.watched, stage.thread_order = watched, order
-        options = CheckOptions(stage, probes.of(case), repeated=device.type == "cuda")
+        repeated = device.type == "cuda"
+        options = CheckOptions(stage, probes.of(case), repeated=repeated, slack=USERS_SLACK)
         try:
             return check(op, impl, case, device, (probes.seed,), options)
         except Raised as error:

@@ -21,7 +21,7 @@ from compare.checking.errors import errors_of
 from compare.checking.guarded_memory import changed, memory_of, untouched
 from compare.checking.probes import most_kept
 from compare.checking.reference import Reference
-from compare.checking.tolerance import ToleranceFromBaseline, limit_of
+from compare.checking.tolerance import ToleranceFromBaseline, limit_of, slack_of
 from compare.model.op import Case, Implementation, Op, by_output
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Result, RoundProgress, Rounds, release
@@ -94,7 +94,7 @@ class RemoteTimer:
         request = messages.Cold(which) if kind == "cold" else messages.Warm(which, kind, repeats)
         reading = worker.ask(request, f"a {kind} sample")
         if checked:
-            examiner.examine(which, f"a {kind} sample on new inputs", self._impl.accumulator)
+            examiner.examine(which, f"a {kind} sample on new inputs", self._impl)
         if not (0 < reading.gpu_us < math.inf and 0 <= reading.host_us < math.inf):
             raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
         return replace(reading, host_us=max(reading.host_us, _HOST_TICK_US))
@@ -181,7 +181,7 @@ class Examiner:
             self._put(self._values[which], which)
         buffers.poison()
 
-    def examine(self, which: int, when: str, accumulator: str) -> None:
+    def examine(self, which: int, when: str, impl: Implementation) -> None:
         """Compare the outputs of the last sample with the oracle, and the inputs with their values.
 
         Raises:
@@ -193,8 +193,8 @@ class Examiner:
             self._wanted, references, outputs.values(), strict=True
         ):
             # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
-            limit = 2 * limit_of(op.tolerance(self._case), accumulator, allowed)
-            self._compare(reference, output, limit, when, accumulator)
+            limit = 2 * slack_of(impl) * limit_of(op.tolerance(self._case), impl.accumulator, allowed)
+            self._compare(reference, output, limit, when, impl.accumulator)
         now = [memory_of(self._buffers.memory.tensor(place)) for place in self.sets[which]]
         if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
