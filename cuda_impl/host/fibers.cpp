@@ -624,6 +624,8 @@ void Block::moment(Moment& now) {
            wakes_,
            number_,
            launch_.number,
+           static_cast<const char*>(stacks_),
+           STACK_BYTES * fibers_.size(),
            {static_cast<const char*>(static_shared_.start), static_cast<const char*>(shared_.get())},
            {static_shared_.bytes, launch_.shared_bytes}};
 }

@@ -75,6 +75,8 @@ struct Moment {
     std::uint64_t wakes;    // of threads that waited on a place: named barriers, mbarriers
     std::uint64_t block;    // differs between blocks, and between launches
     std::uint64_t launch;
+    const char* stacks;     // memory of the block's threads
+    std::size_t stack_bytes;
     const char* shared[2];  // static and dynamic shared memory
     std::size_t shared_bytes[2];
 };

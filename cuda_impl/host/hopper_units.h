@@ -87,6 +87,7 @@ HOST_ATOMIC void arrive(mbarrier_t* ptr, int bytes) {
 }  // namespace host
 
 HOST_ATOMIC void mbarrier_init(mbarrier_t* ptr, unsigned arrivals) {
+    host_synchronizes(nullptr, 0);  // from here on units work beside the threads, and keep state of their own
     host::of(ptr) = {0, std::uint16_t(arrivals), std::uint16_t(arrivals)};
 }
 inline void mbarrier_init_fence() {}

@@ -100,8 +100,9 @@ void begin(const Moment& now) {
 }
 
 void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
+    const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
     begin(now);
-    if (blocks_communicate) return;
+    if (blocks_communicate || (stacks <= address && address < stacks + now.stack_bytes)) return;
     const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code};
     for (std::uintptr_t at = address; at < address + bytes; ++at) {
         if (write) {
@@ -129,8 +130,7 @@ void check(std::uintptr_t address, std::size_t bytes, bool write, const void* co
             return check_shared(now, kind, address - shared, bytes, write, code);
         }
     }
-    if (!within(arenas, address, 1)) return;  // an emulated unit's own state
-    if (!within(tensors, address, bytes)) {
+    if (within(arenas, address, 1) && !within(tensors, address, bytes)) {
         fail(described(write, bytes) + " at " + place(code) + ", outside of every tensor: address " +
              std::to_string(address));
     }
