@@ -19,12 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TextIO
 
-from compare import __version__, registry
+from compare import registry
 from compare.command_line import options, outputs
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.op import UsageError
 from compare.sandbox.words import printable
 
+VERSION = "0.1.0"
 MAX_ARGUMENT = 4096
 """Characters of an argument: as many as a path may have."""
 CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -131,7 +132,7 @@ def _versions() -> str:
     """One line, for a report of a fault."""
     known = {each.name: each.version for each in metadata.distributions()}
     named = (f"{name} {known.get(name, 'not installed')}" for name in ("torch", "triton", "cupy-cuda13x"))
-    return ", ".join((f"gpu-three-ways {__version__}", *named, f"Python {platform.python_version()}"))
+    return ", ".join((f"gpu-three-ways {VERSION}", *named, f"Python {platform.python_version()}"))
 
 
 def _misplaced(command: str, rest: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from compare import cli, registry
 from compare.checking.check import check
+from compare.cli import VERSION
 from compare.command_line import options
 from compare.model.op import Implementation
 from compare.records import archive
@@ -153,7 +154,8 @@ def nesting(node: ast.AST) -> int:
 def test_functions_are_short_and_flat_and_no_two_classes_share_a_name():
     classes: dict[str, list[str]] = defaultdict(list)
     large = []
-    for file in tracked("compare/*.py", "ops/*.py", "tests/*.py"):
+    files = tracked("compare/*.py", "ops/*.py", "tests/*.py")
+    for file in (each for each in files if each.parent.name != "kernels" or "mistakes" not in each.parts):
         for node in ast.walk(parsed(file)):
             if isinstance(node, ast.ClassDef):
                 classes[node.name.lstrip("_")].append(f"{file.relative_to(ROOT)}:{node.lineno}")
@@ -271,13 +273,9 @@ def test_documented_options_exist(capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_version_is_said_once():
-    pyproject = (ROOT / "pyproject.toml").read_text()
-    changelog = (ROOT / "CHANGELOG.md").read_text()
-    version = re.search(r'(?m)^version = "(.+)"$', pyproject)
-    latest = re.search(r"(?m)^## (\S+)", changelog)
-    assert version
+    latest = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
     assert latest
-    assert version[1] == latest[1]
+    assert latest[1] == VERSION
 
 
 def test_every_requirement_is_pinned():

@@ -46,7 +46,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class World:
+class Surroundings:
     """What an isolated process must not reach."""
 
     file: Path
@@ -62,7 +62,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
     file = tmp_path_factory.mktemp("others") / "file"
     file.write_text("as it was")
     key = os.getpid()
@@ -78,7 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         named.bind(f"\0{key}")
         named.listen()
         victim.stdout.readline()  # its memory is that of Python now
-        yield World(file, victim.pid, os.ttyname(terminal), service.getsockname()[1], key)
+        yield Surroundings(file, victim.pid, os.ttyname(terminal), service.getsockname()[1], key)
         victim.kill()
     LIBC.shmctl(segment, 0, None)
     os.close(master)
@@ -87,7 +87,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 # --------------------------------------------------------------------------- what is attempted
 
-Attempt = Callable[[World], object]
+Attempt = Callable[[Surroundings], object]
 
 
 def call(x86_64: int, aarch64: int, *arguments: int | bytes) -> int:
@@ -119,41 +119,41 @@ def trace(pid: int) -> None:
     call(101, 117, 0x4206, pid, 0, 0)  # PTRACE_SEIZE
 
 
-def run_with_capabilities(_: World) -> None:
+def run_with_capabilities(_: Surroundings) -> None:
     status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     refused_if(int(re.findall(r"CapEff:\s*(\w+)", status)[0], 16) == 0)
 
 
-def have_much_room(world: World) -> None:
+def have_much_room(world: Surroundings) -> None:
     disk = os.statvfs(world.private)
     refused_if(disk.f_blocks * disk.f_frsize <= isolation.PRIVATE_BYTES)
 
 
-def have_many_files(world: World) -> None:
+def have_many_files(world: Surroundings) -> None:
     refused_if(0 < os.statvfs(world.private).f_files <= 1 << 16)
 
 
-def number_many_processes(_: World) -> None:
+def number_many_processes(_: Surroundings) -> None:
     if not kernel.has_own_pid_max():
         raise OSError(errno.ENOSYS, "the limit is the machine's before Linux 6.14")
     refused_if(int(Path("/proc/sys/kernel/pid_max").read_text()) <= 4096)
 
 
-def write_settings(_: World) -> None:
+def write_settings(_: Surroundings) -> None:
     os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))
 
 
-def connect(world: World) -> None:
+def connect(world: Surroundings) -> None:
     socket.create_connection(("127.0.0.1", world.port), timeout=5).close()
 
 
-def connect_by_name(world: World) -> None:
+def connect_by_name(world: Surroundings) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(f"\0{world.segment}")
 
 
 def make_and_remove(make: Callable[[Path], object]) -> Attempt:
-    def attempt(world: World) -> None:
+    def attempt(world: Surroundings) -> None:
         new = world.file.with_name("new")
         make(new)
         new.unlink()
@@ -161,7 +161,7 @@ def make_and_remove(make: Callable[[Path], object]) -> Attempt:
     return attempt
 
 
-def lead_a_group(_: World) -> None:
+def lead_a_group(_: Surroundings) -> None:
     """In a child: to ask for an own process group seems to succeed, and does nothing."""
     child = os.fork()
     if child == 0:
@@ -176,7 +176,7 @@ def own_pipe(command: int, value: int) -> Attempt:
 
 
 def own_file(command: int, value: int) -> Attempt:
-    def attempt(world: World) -> None:
+    def attempt(world: Surroundings) -> None:
         with (world.private / "own").open("w") as file:
             fcntl.fcntl(file, command, value)
 
@@ -186,7 +186,7 @@ def own_file(command: int, value: int) -> Attempt:
 def clone_signalling(number: int) -> Attempt:
     """A process whose end sends its parent a signal."""
 
-    def attempt(_: World) -> None:
+    def attempt(_: Surroundings) -> None:
         child = call(56, 220, number, 0, 0, 0, 0)
         if child == 0:
             os._exit(0)
@@ -380,7 +380,7 @@ PROTECTIONS = [
 ]
 
 
-def refuses(protection: Protection, by: str, world: World) -> None:
+def refuses(protection: Protection, by: str, world: Surroundings) -> None:
     """Check that one mechanism refuses it, and that it succeeds without."""
     mechanism = MECHANISMS[by]
     if mechanism.missing:
@@ -389,7 +389,7 @@ def refuses(protection: Protection, by: str, world: World) -> None:
         pytest.skip(f"Landlock {FOUND.landlock} here; {protection.landlock} refuses it")
 
     def attempt(private: Path) -> None:
-        protection.attempt(World(**{**vars(world), "private": private}))
+        protection.attempt(Surroundings(**{**vars(world), "private": private}))
 
     isolated = inside(mechanism.enter, {"": attempt})[""]
     if isolated == "ENOSYS" and by == "namespaces":
@@ -404,7 +404,7 @@ def refuses(protection: Protection, by: str, world: World) -> None:
 # --------------------------------------------------------------------------- what is no single attempt
 
 
-def leaves_no_process(world: World) -> None:
+def leaves_no_process(world: Surroundings) -> None:
     """In a new PID namespace a process ends with the first one."""
     if reason := MECHANISMS["namespaces"].missing:
         pytest.skip(reason)
@@ -424,10 +424,11 @@ def leaves_no_process(world: World) -> None:
     assert ended, "a process that it started is still there"
 
 
-def judge_is_not_dumpable(world: World) -> None:
+def judge_is_not_dumpable(world: Surroundings) -> None:
     """Else every process of the user may read its memory."""
 
     def protect(private: Path, lifeline: int) -> None:
+        LIBC.prctl(4, 1, 0, 0, 0)  # dumpable, whatever was tested before
         isolation.protect_judge()
 
     assert inside(protect, {"": lambda _: refused_if(LIBC.prctl(3, 0, 0, 0, 0) == 0)}) == {"": "EPERM"}
@@ -450,7 +451,7 @@ def confined(look: Callable[[int, int], object]) -> tuple[bytes, int, int]:
     return said, child, kept
 
 
-def keeps_no_descriptor(world: World) -> None:
+def keeps_no_descriptor(world: Surroundings) -> None:
     """One of the judge's or of another worker's."""
 
     def others(connection: int, lifeline: int) -> set[int]:
@@ -464,7 +465,7 @@ def keeps_no_descriptor(world: World) -> None:
     assert said == b"set()"
 
 
-def has_its_own_session(world: World) -> None:
+def has_its_own_session(world: Surroundings) -> None:
     said, child, kept = confined(lambda *_: os.getsid(0) == os.getpgid(0) == os.getpid())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -472,7 +473,7 @@ def has_its_own_session(world: World) -> None:
     assert said == b"True"
 
 
-def ends_with_the_judge(world: World) -> None:
+def ends_with_the_judge(world: Surroundings) -> None:
     _, child, kept = confined(lambda *_: "ready")
     os.close(kept)
     end = time.monotonic() + 0.5
@@ -484,7 +485,7 @@ def ends_with_the_judge(world: World) -> None:
     assert status[0] == child, "it outlives the judge"
 
 
-CHECKS: dict[str, Callable[[World], None]] = {
+CHECKS: dict[str, Callable[[Surroundings], None]] = {
     f"{by}: {protection.what}": functools.partial(refuses, protection, by)
     for protection in PROTECTIONS
     for by in protection.by
@@ -499,7 +500,7 @@ CHECKS |= {
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_mechanism_alone(name: str, world: World) -> None:
+def test_a_mechanism_alone(name: str, world: Surroundings) -> None:
     CHECKS[name](world)
 
 
@@ -519,7 +520,7 @@ def seed(bug: Mutation) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.label}: {bug.bug}")
-def test_a_seeded_bug_is_noticed(bug: Mutation, world: World) -> None:
+def test_a_seeded_bug_is_noticed(bug: Mutation, world: Surroundings) -> None:
     """In a forked process, which has the bug to itself."""
     receiver, sender = os.pipe()
     child = os.fork()

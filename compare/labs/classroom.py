@@ -69,9 +69,7 @@ def mark(
     Args:
         hand_ins: one for each student.
         rubric: the lab's description; None: each names its lab.
-        options: on which device, and how fast.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
-        say: told each step.
 
     Returns:
         Marks in the order of the hand-ins, and whether it was stopped: those that are missing then say so.

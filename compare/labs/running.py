@@ -145,8 +145,7 @@ def run(
     allowance = allowance or Allowance()
     # Each case has several steps, of each row; then the process hangs in a way of its own.
     own_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
-    left_s = allowance.left_s
-    if not left_s:
+    if not (left_s := allowance.left_s):
         return Run(None, allowance.used_up(), refused=True)
     loaded = str(load.file.resolve()) if load else ""
     with tempfile.TemporaryDirectory() as folder:
@@ -180,9 +179,7 @@ def run(
                 return Run(archive.read(out)[0])
             except UsageError as error:
                 return Run(None, str(error))
-        with stderr.open("rb") as written:
-            written.seek(max(0, stderr.stat().st_size - _LAST_BYTES))
-            last = written.read().decode(errors="replace").strip().rpartition("\n")[2]
+        last = stderr.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
     why = last.removeprefix("python -m compare: ") or "the comparison printed nothing"
     return Run(None, why.removeprefix(f"--load {loaded}: "), status == _USAGE and "--load" in why)
 

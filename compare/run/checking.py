@@ -9,7 +9,7 @@ from dataclasses import replace
 from compare import registry
 from compare.device import supports
 from compare.model.op import Case, Implementation
-from compare.model.result import HARD_INPUTS, OTHER_SIZES, THREAD_ORDERS, WRONG, Options
+from compare.model.result import HARD_INPUTS, HELPERS, OTHER_SIZES, THREAD_ORDERS, WRONG, Options
 from compare.run.context import CaseResult, Context, RowState, Step
 from compare.run.verdict import of_judge, verdict
 from compare.tuning import matching
@@ -42,7 +42,6 @@ def check_case(context: Context, step: Step, result: CaseResult) -> None:
         _seeds(context, step, runnable),
         more=_more_findings(context, step),
         retune=context.options.retune,
-        helpers=context.options.hard_inputs,  # a lab, which does without these, takes no helpers
     )
     at_once = checking.width(len(runnable)) > 1
     if at_once:
@@ -98,6 +97,7 @@ def _more_findings(context: Context, step: Step) -> list[str]:
     more = [OTHER_SIZES] if step.inspect else []
     if not context.options.hard_inputs:
         return [*more, THREAD_ORDERS]
+    more.append(HELPERS)  # a lab, which does without hard inputs, takes none
     return [*more, HARD_INPUTS, THREAD_ORDERS] if step == context.first_check else more
 
 

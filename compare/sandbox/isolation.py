@@ -189,18 +189,21 @@ def _empty(top: int) -> None:
     and a call or a descriptor for each level is too many.
     """
     while names := os.listdir(top):
-        removed = 0
-        for name in names:
-            with suppress(OSError):
-                try:
-                    os.unlink(name, dir_fd=top)
-                except IsADirectoryError:
-                    with _opened(name, top) as descriptor:
-                        _move_up(descriptor, top)
-                    os.rmdir(name, dir_fd=top)
-                removed += 1
-        if not removed:
+        if not sum(_removed(name, top) for name in names):
             return
+
+
+def _removed(name: str, top: int) -> bool:
+    """Whether an entry of a folder could be removed."""
+    with suppress(OSError):
+        try:
+            os.unlink(name, dir_fd=top)
+        except IsADirectoryError:
+            with _opened(name, top) as descriptor:
+                _move_up(descriptor, top)
+            os.rmdir(name, dir_fd=top)
+        return True
+    return False
 
 
 def _move_up(folder: int, top: int) -> None:

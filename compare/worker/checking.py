@@ -26,6 +26,7 @@ from compare.checking.tolerance import USERS_SLACK, ToleranceFromBaseline, limit
 from compare.model.op import Case, Implementation, Op, UsageError
 from compare.model.result import (
     HARD_INPUTS,
+    HELPERS,
     MEMORY,
     OTHER_SIZES,
     THREAD_ORDERS,
@@ -79,9 +80,8 @@ class Checking:
         pool: the workers.
         seeds: of the inputs, by label.
         more: findings on users' implementations beside those of the case: ``other sizes``, ``hard inputs``,
-            ``thread orders``.
+            ``thread orders``; ``helpers`` if PyTorch's operators may help them.
         retune: search again for configurations that an earlier run found.
-        helpers: as of `CheckOptions`.
     """
 
     def __init__(
@@ -93,9 +93,8 @@ class Checking:
         seeds: Mapping[str, Sequence[int]],
         more: Collection[str] = (),
         retune: bool = False,
-        helpers: bool = False,
     ) -> None:
-        self._retune, self._helpers = retune, helpers
+        self._retune = retune
         self._more = more
         self._op, self._case, self._device, self._pool, self._seeds = op, case, device, pool, seeds
         self._baseline_checked = threading.Event()
@@ -208,7 +207,7 @@ class Checking:
                 probes,
                 impl.user_file is not None,
                 impl.has_own_kernels,
-                helpers=self._helpers,
+                helpers=HELPERS in self._more,
                 slack=slack_of(impl),
             ),
         )
@@ -252,7 +251,7 @@ class Checking:
         try:
             with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
                 stage = WorkerStage(worker, buffers, building=False)
-                own_work, helpers = impl.has_own_kernels, self._helpers
+                own_work, helpers = impl.has_own_kernels, HELPERS in self._more
                 options = CheckOptions(stage, probes, own_work=own_work, helpers=helpers, slack=USERS_SLACK)
                 found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes

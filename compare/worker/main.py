@@ -49,6 +49,8 @@ from compare.worker import messages, own_code
 from compare.worker.channel import Channel
 from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
+from triton_impl.notes import taken
+from triton_impl.recorded_device import answer_for_gpu
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """Text of PyTorch's RuntimeError on a CPU that is out of memory."""
@@ -254,8 +256,6 @@ class Handlers:
 
     def _load(self, request: messages.Load) -> None:
         if self._device.type == "cpu":
-            from triton_impl.recorded_device import answer_for_gpu
-
             answer_for_gpu()
         if request.own_code:
             own_code.enter()
@@ -340,11 +340,7 @@ class Handlers:
             for name, shared_output in self._outputs.items():
                 shared_output.copy_(called.outputs[name])
             self._synchronize()
-        notes: tuple[str, ...] = ()
-        if self.impl.way == "triton":
-            from triton_impl.notes import taken  # imports Triton, which takes a second
-
-            notes = taken()
+        notes = taken() if self.impl.way == "triton" else ()
         return messages.Called(
             called.problem,
             called.violations,

@@ -162,7 +162,7 @@ def checked(
 ) -> tuple[Any, running.OnFiles]:
     (impl,) = registry.implementations(planned.op.name, [program.label])
     stage = running.OnFiles(program, planned, tmp_path, device)
-    return check(planned.op, impl, planned.case, device, (0, 1), CheckOptions(stage)), stage
+    return check(planned.op, impl, planned.case, device, (0, 1), CheckOptions(stage, repeated=False)), stage
 
 
 # --------------------------------------------------------------------------- building

@@ -123,7 +123,7 @@ def test_what_is_written_in_place_counts_once() -> None:
 
 
 @dataclass
-class Seen:
+class SeenStage:
     """A stage whose calls are right, and seen to do this."""
 
     op: str
@@ -166,7 +166,7 @@ def test_a_helper_is_told_from_the_work(
 ) -> None:
     impl = Implementation(op, "triton.mine", "tiled", baseline(registry.get_op(op)))
     for helpers in (False, True):
-        options = CheckOptions(Seen(op, borrowed, launched), own_work=True, helpers=helpers)
+        options = CheckOptions(SeenStage(op, borrowed, launched), own_work=True, helpers=helpers)
         agreement = check(registry.get_op(op), impl, at, CPU, (0,), options)
         only_copies = "aten::clone" in borrowed
         assert failed(agreement) == (set() if correct and (helpers or only_copies) else {"own work"})
@@ -176,7 +176,7 @@ def test_a_helper_is_told_from_the_work(
 
 
 def test_the_note_counts_launches() -> None:
-    seen = Seen("softmax", {"aten::sum": Borrowed(2, 12)})
+    seen = SeenStage("softmax", {"aten::sum": Borrowed(2, 12)})
     impl = Implementation("softmax", "triton.mine", "tiled", baseline(registry.get_op("softmax")))
     options = CheckOptions(seen, own_work=True, helpers=True)
     notes = check(registry.get_op("softmax"), impl, SMALL, CPU, (0,), options).notes

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import processes
-from compare import __version__, cli, registry
-from compare.cli import CLOSED_PIPE
+from compare import cli, registry
+from compare.cli import CLOSED_PIPE, VERSION
 from compare.command_line.options import COMMANDS
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.result import Comparison
@@ -113,7 +113,7 @@ def test_the_first_words_and_the_versions(capsys: pytest.CaptureFixture[str]) ->
     assert "python -m compare softmax" in text
     assert cli.main(["--version"]) == SUCCESS
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"gpu-three-ways {__version__}, torch {metadata.version('torch')}, triton ")
+    assert line.startswith(f"gpu-three-ways {VERSION}, torch {metadata.version('torch')}, triton ")
 
 
 def test_list_shows_everything_there_is(printed: Printed) -> None:

@@ -54,7 +54,7 @@ MISTAKES = [
     ("softmax --device cuda:99", "cuda"),
     ("softmax --budget 0", "above 0"),
     ("softmax --budget nan", "above 0"),
-    ("softmax --load nowhere.py", "no such file"),
+    ("softmax --load nowhere.py", "nowhere.py cannot be read: No such file"),
     ("softmax --load RAISES", "SyntaxError at line 2"),
     ("softmax --device cpu --record", "needs a GPU"),
     ("softmax --json no/such/folder/out.json", "no directory"),
