@@ -34,8 +34,10 @@ def test_most_have_a_hint_of_their_own() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("op", "device"),
-    [(op, device) for op in OPS for device in ("cpu",)]
-    + [pytest.param(op, "cuda", marks=pytest.mark.gpu) for op in OPS],
+    [
+        *(pytest.param(op, "cpu", marks=[pytest.mark.exhaustive] * (op != "vector_add")) for op in OPS),
+        *(pytest.param(op, "cuda", marks=[pytest.mark.gpu, pytest.mark.alone]) for op in OPS),
+    ],
 )
 def test_mistakes_are_wrong_and_variants_right(op: str, device: str) -> None:
     rows = rows_of(op, device)
