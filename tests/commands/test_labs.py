@@ -118,6 +118,8 @@ def test_hostile_submissions_cost_the_others_nothing(tmp_path: Path) -> None:
     for name in ("honest", "last", *HOSTILE):
         start(labs.find("01"), students / name)
         shutil.copytree(labs.SOLUTIONS / "01_programs_and_threads", students / name, dirs_exist_ok=True)
+        for right in ALL[:2]:  # these solutions are the project's code
+            (students / name / right.file).write_text(right.text)
         HOSTILE.get(name, lambda mine: None)(students / name)
     files = {name: tmp_path / name for name in ("marks.json", "marks.csv", "class.html")}
     graded = command(
