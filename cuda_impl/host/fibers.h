@@ -69,13 +69,13 @@ std::shared_ptr<void>& state_of_thread();
 std::shared_ptr<void>& state_of_block();
 // The running thread, and what has ordered its accesses against those of others: for `watch.cpp`.
 struct Moment {
-    unsigned thread;        // its linear index in the block
-    unsigned block_round;   // completed barriers of the block
-    unsigned warp_round;    // meetings of its warp when it last took part in one
-    std::uint64_t wakes;    // of threads that waited on a place: named barriers, mbarriers
-    std::uint64_t block;    // differs between blocks, and between launches
+    unsigned thread;       // its linear index in the block
+    unsigned block_round;  // completed barriers of the block
+    unsigned warp_round;   // meetings of its warp when it last took part in one
+    std::uint64_t wakes;   // of threads that waited on a place: named barriers, mbarriers
+    std::uint64_t block;   // differs between blocks, and between launches
     std::uint64_t launch;
-    const char* stacks;     // memory of the block's threads
+    const char* stacks;  // memory of the block's threads
     std::size_t stack_bytes;
     const char* shared[2];  // static and dynamic shared memory
     std::size_t shared_bytes[2];

@@ -99,7 +99,8 @@ void begin(const Moment& now) {
     blocks_communicate = false;
 }
 
-void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
+void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write,
+                  const void* code) {
     const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
     begin(now);
     if (blocks_communicate || (stacks <= address && address < stacks + now.stack_bytes)) return;
