@@ -202,7 +202,7 @@ def test_a_header_keeps_its_own_lines() -> None:
 
 
 PASTED = """#include <cfloat>
-__global__ void add(const float* a, float* c, int n, float by) { if (n > 0) c[0] = a[0] + by; }
+__global__ void add(const float* a, float* c, int n, float more) { if (n > 0) c[0] = a[0] + more; }
 
 void solve(const float* a, float* c, int n) {
     add<<<(n + 255) / 256, 256>>>(a, c, n, 2.0f);
