@@ -228,11 +228,15 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
 def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) -> Iterator[str]:
     """A user's rows: verdict, on how many inputs, speedup and place among all timed rows."""
     every = lines.every(case)
+    correct = {v.label for v in figures.verdicts(comparison) if v.status in ("ok", "ordinary")}
     timed = sorted(
         (line for line in every if line.us and figures.stands(line.row)), key=lambda line: line.us or 0
     )
     for line in every:
-        if line.label not in labels or line.row.status not in ("ok", "ordinary"):
+        # One that is unavailable here, as its compiler cannot be asked, may be correct on other cases.
+        if line.label not in labels or line.row.status not in ("ok", "ordinary", "unavailable"):
+            continue
+        if line.label not in correct:
             continue
         words = [f"{line.label}: {_on_inputs(comparison, line.row)}"]
         if line.speedup and not line.reference:
