@@ -75,8 +75,8 @@ def call_code_of(operator: Any, kind: str, args: Sequence[Any], kwargs: Mapping[
     return operator.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
 
-class _UsersOperators(TorchDispatchMode):
-    """Has users' own operators run the code for a GPU on meta tensors, and not what says their shapes."""
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode that starts without Dynamo."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -85,6 +85,10 @@ class _UsersOperators(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Called by PyTorch; False avoids the import of Dynamo, which takes seconds."""
         return False
+
+
+class _UsersOperators(DispatchMode):
+    """Has users' own operators run the code for a GPU on meta tensors, and not what says their shapes."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

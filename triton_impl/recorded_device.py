@@ -1,4 +1,4 @@
-"""A recorded GPU, an H100, for host code that asks for one's properties where there is none.
+"""A recorded GPU, an H100, for host code that asks for its properties on a machine without a GPU.
 
 A persistent kernel's launch depends on the number of multiprocessors, and on the registers and the shared
 memory that ``kernel.warmup`` reports.

@@ -140,13 +140,13 @@ class _Calls:
         second = self.stage.call(self.expected, SECOND_POISON).outputs or {}
         problem = None
         for reference, (name, output) in zip(probe.references, second.items(), strict=False):
-            op, accumulator, first = reference.op, self.impl.accumulator, self.first[name]
+            op, first = reference.op, self.first[name]
             op.mask_unspecified(probe.inputs, output)
             if torch.equal(_bits(first), _bits(output)):
                 continue
-            limit = self.options.slack * limit_of(op.tolerance(self.case), accumulator, reference.limit)
+            limit = self._limit(reference)
             before, after = (
-                errors_of(op, self.case, reference, x, limit, accumulator) for x in (first, output)
+                errors_of(op, self.case, reference, x, limit, self.impl.accumulator) for x in (first, output)
             )
             counts = [each.wrong + each.misplaced for each in (before, after)]
             if counts[0] != counts[1]:
@@ -154,6 +154,11 @@ class _Calls:
                     f"{counts[0]} and {counts[1]} elements are wrong in two runs on equal inputs: a race?"
                 )
         self._find(probe, REPEATABLE, problem)
+
+    def _limit(self, reference: Reference) -> float:
+        """The largest error that is allowed."""
+        tolerance = reference.op.tolerance(self.case)
+        return self.options.slack * limit_of(tolerance, self.impl.accumulator, reference.limit)
 
     def _not_its_own(self, probe: Probe, called: CallResult) -> str | None:
         """The work that PyTorch did in place of the implementation, or that no kernel of its own ran."""
@@ -195,7 +200,7 @@ class _Calls:
     ) -> None:
         op, accumulator = reference.op, self.impl.accumulator
         which = f"{op.output}: " if len(self.expected) > 1 else ""
-        limit = self.options.slack * limit_of(op.tolerance(self.case), accumulator, reference.limit)
+        limit = self._limit(reference)
         op.mask_unspecified(probe.inputs, output)
         unwritten = int(untouched(output, again).sum())
         gap = f"{which}{unwritten} of {output.numel()} elements were not written"

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from compare.capture import call_code_of, is_users
+from compare.capture import DispatchMode, call_code_of, is_users
 
 POISON = 0x7FDE
 """Every two bytes of poisoned memory: a NaN in fp16, bf16 and fp32 that arithmetic does not produce."""
@@ -121,7 +120,7 @@ class Allocation:
 _PLACES: tuple[Literal["before"], Literal["past"]] = "before", "past"
 
 
-class GuardedMemory(TorchDispatchMode):
+class GuardedMemory(DispatchMode):
     """Guards allocations on ``device`` while it is on.
 
     A dispatch mode sees every allocation from Python, and from C++ that calls Python, but not those inside
@@ -131,16 +130,11 @@ class GuardedMemory(TorchDispatchMode):
     """
 
     def __init__(self, device: torch.device, poison: int = POISON) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.device, self.poison = device, poison
         self.allocations: list[Allocation] = []
         self.borrowed: dict[str, Borrowed] = {}
         """PyTorch's operators that computed or copied something while the mode was on, by name."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Called by PyTorch; False avoids the import of Dynamo, which takes seconds."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

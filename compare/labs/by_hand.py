@@ -38,7 +38,7 @@ Table = dict[tuple[str, str], Given]
 
 
 def read(file: Path) -> Table:
-    """The table of a file; empty where there is none.
+    """The table of a file; empty if the file does not exist.
 
     Raises:
         UsageError: it cannot be read, or its points are no numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 import zipfile
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 from compare.labs.work import ANSWERS, shown
 from compare.model.op import UsageError
+from compare.records.reading import read_bytes
 
 UNPACKED = "_unpacked-"
 """Begins the name of the folder in a class's folder where zips are unpacked, for as long as it is marked."""
@@ -58,10 +60,10 @@ def of_class(folder: Path, unpacked: Path) -> list[HandIn]:
         folder: with a folder or a zip for each student.
         unpacked: a folder in it that is not there yet.
     """
-    found = [_hand_in(path, unpacked) for path in _entries(folder)]
-    times = Counter(each.student for each in found)
+    hand_ins = [_hand_in(path, unpacked) for path in _entries(folder)]
+    times = Counter(each.student for each in hand_ins)
     twice = "there is another hand-in of this name, or of one that looks like it: rename one of them"
-    return [replace(each, problem=twice) if times[each.student] > 1 else each for each in found]
+    return [replace(each, problem=twice) if times[each.student] > 1 else each for each in hand_ins]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -115,10 +117,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     """
     where = shown(archive.name)
     try:
-        status = archive.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _ZIP_BYTES:
-            raise UsageError(f"{where} is no file of at most {_ZIP_BYTES >> 20} MB: hand in text files only")
-        with zipfile.ZipFile(archive) as packed:
+        with zipfile.ZipFile(io.BytesIO(_content(archive))) as packed:
             files = [each for each in packed.infolist() if not each.is_dir()]
             if len(files) > _ZIP_FILES:
                 raise UsageError(f"{where} holds {len(files)} files; the most is {_ZIP_FILES}")
@@ -136,11 +135,19 @@ def unpack(archive: Path, folder: Path) -> Path:
     except UsageError:
         raise
     except Exception as error:  # zipfile raises a dozen kinds
-        said = shown(str(error))[:200]
+        problem = shown(str(error))[:200]
         raise UsageError(
-            f"{where} cannot be unpacked: {type(error).__name__}: {said}. Zip it again"
+            f"{where} cannot be unpacked: {type(error).__name__}: {problem}. Zip it again"
         ) from None
     return folder
+
+
+def _content(archive: Path) -> bytes:
+    try:
+        return read_bytes(archive, _ZIP_BYTES)
+    except UsageError:
+        limit = f"{shown(archive.name)} is no file of at most {_ZIP_BYTES >> 20} MB"
+        raise UsageError(f"{limit}: hand in text files only") from None
 
 
 def _parts(where: str, file: zipfile.ZipInfo) -> tuple[str, ...]:

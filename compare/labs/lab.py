@@ -326,7 +326,7 @@ def _is_registered(op: str, label: str) -> bool:
 
 def _line(path: Path, error: str) -> str:
     """``, line 7``: the place in a file that an error names, as ``$.task[1].points``; else empty."""
-    text, at = path.read_text(encoding="utf-8"), 0
+    text, at = read_text(path, _LARGEST), 0
     words = (r"lab\.toml\.([\w.]+): unknown", r"`\$\.([\w.\[\]]+)`", r"^(\w+) = ", r"unknown (\w+)")
     named = ".".join(found[1] for pattern in words if (found := re.search(pattern, error)))
     for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", named):

@@ -70,11 +70,6 @@ class Work:
         return read_bytes(self.folder / name, USER_FILE_BYTES, self.folder)
 
 
-def name_of(folder: Path) -> str:
-    """A submission's name."""
-    return printable(folder.resolve().name)
-
-
 def shown(name: str) -> str:
     """A name on one line that changes nothing around it and is no spreadsheet's formula."""
     flat = " ".join(printable(name).split()) or "?"

@@ -63,15 +63,15 @@ def read(kernels: Sequence[KernelSource], arch: str, *, multiplies: bool) -> tup
         arch: ``sm_90``.
         multiplies: read what they multiply by, too.
     """
-    found = []
+    resources = []
     known: dict[str, tuple[KernelResources, Compiled]] = {}
     for each in kernels:
         if (key := repr(each)) not in known:  # Triton reports once
             known[key] = _read(each, arch)
         kernel, code = known[key]
         instruction, bits = instructions_of(code)
-        found.append(replace(kernel, instruction=instruction if multiplies else "", load_bits=bits))
-    return merged(found)
+        resources.append(replace(kernel, instruction=instruction if multiplies else "", load_bits=bits))
+    return merged(resources)
 
 
 def _read(each: KernelSource, arch: str) -> tuple[KernelResources, Compiled]:

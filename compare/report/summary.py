@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from compare import registry
 from compare.model.op import WAYS, way_of
-from compare.model.result import HARD_INPUTS, SANITIZER, UNREAD, WRONG, CaseComparison, Comparison, Row
+from compare.model.result import (
+    HARD_INPUTS,
+    SANITIZER,
+    UNREAD,
+    WRONG,
+    Agreement,
+    CaseComparison,
+    Comparison,
+    Row,
+)
 from compare.report import lines
 from compare.report.lines import Line, grouped
 from compare.report.tables import number, percent
@@ -234,9 +243,8 @@ def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) 
     )
     for line in every:
         # One that is unavailable here, as its compiler cannot be asked, may be correct on other cases.
-        if line.label not in labels or line.row.status not in ("ok", "ordinary", "unavailable"):
-            continue
-        if line.label not in correct:
+        stands = line.row.status in ("ok", "ordinary", "unavailable")
+        if not stands or line.label not in labels & correct:
             continue
         words = [f"{line.label}: {_on_inputs(comparison, line.row)}"]
         if line.speedup and not line.reference:
@@ -255,22 +263,22 @@ def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) 
 
 def _notes(comparison: Comparison, row: Row) -> list[str]:
     """What its author should know of a correct row, each once."""
-    agreements = [
-        each.agreement
-        for case in comparison.cases
-        for each in case.rows
-        if each.label == row.label and each.agreement
-    ]
+    agreements = _agreements(comparison, row)
     sanitized = [f.detail for each in agreements for f in each.findings if f.name == SANITIZER and f.passed]
     return list(dict.fromkeys((*(note for each in agreements for note in each.notes), *sanitized)))
+
+
+def _agreements(comparison: Comparison, row: Row) -> list[Agreement]:
+    """Those of its label on all cases."""
+    rows = (each for case in comparison.cases for each in case.rows if each.label == row.label)
+    return [each.agreement for each in rows if each.agreement]
 
 
 def _on_inputs(comparison: Comparison, row: Row) -> str:
     """``correct on 37 inputs (5 layouts, 6 fills)``; ``correct on ordinary inputs only``."""
     if row.status == "ordinary":
         return "correct on ordinary inputs only"
-    rows = (each for case in comparison.cases for each in case.rows if each.label == row.label)
-    findings = (finding for each in rows if each.agreement for finding in each.agreement.findings)
+    findings = (finding for each in _agreements(comparison, row) for finding in each.findings)
     tried = next((finding.detail for finding in findings if finding.name == HARD_INPUTS), "")
     return f"correct on {tried}" if tried else "correct"
 

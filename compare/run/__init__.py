@@ -201,7 +201,7 @@ def _compared(
 
 
 def _device(options: Options) -> torch.device:
-    """The device to run on; a `UsageError` if there is none, or it lacks what the options need."""
+    """The device to run on; a `UsageError` if it does not exist or lacks what the options need."""
     device = prepare(options.device)
     if options.sanitize:
         check_installed(device)

@@ -227,7 +227,7 @@ class Checking:
         """``agreement`` of a user's implementation with the findings asked for beside the case's."""
         watches = impl.route == "cupy" and self._device.type == "cpu"
         if not agreement.passed:
-            problem = memory_problem(self._op, impl, self._case, worker, self._hard_probes) if watches else ""
+            problem = memory_problem(impl, self._case, worker, self._hard_probes) if watches else ""
             memory = (Finding(MEMORY, False, problem),) if problem else ()
             return replace(agreement, findings=(*memory, *agreement.findings))
         right = [self._case]
@@ -237,7 +237,7 @@ class Checking:
         if agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
         if agreement.passed and THREAD_ORDERS in self._more and watches:
-            finding = in_thread_orders(self._op, impl, right, worker, self._hard_probes)
+            finding = in_thread_orders(impl, right, worker, self._hard_probes)
             agreement = _with(agreement, finding, None)
         return agreement
 
@@ -264,7 +264,7 @@ class Checking:
     ) -> tuple[Agreement, list[Case]]:
         """``agreement`` with a finding on the op's own hard inputs, and those on which it is correct."""
         budget_s = _HARD_GPU_S if self._device.type == "cuda" else _HARD_CPU_S
-        result = check_hard_inputs(impl, self._case, worker, self._hard_probes, self._op, budget_s)
+        result = check_hard_inputs(impl, self._case, worker, self._hard_probes, budget_s)
         return _with(agreement, result.finding(self._op), result.mismatch), result.passed
 
     def _first_call(

@@ -83,7 +83,7 @@ class HardProbes:
     """
 
     def __init__(self, op: Op, device: torch.device, baseline: Callable[[], Worker]) -> None:
-        self._op, self._device, self._baseline = op, device, baseline
+        self.op, self._device, self._baseline = op, device, baseline
         self.seed = secrets.randbelow(1 << 31)
         self._lock = threading.Lock()
         self._probes: dict[Case, Probes] = {}
@@ -95,23 +95,23 @@ class HardProbes:
             return self._probes[case]
 
     def _made(self, case: Case) -> Probes:
-        op, device = self._op, self._device
+        op, device = self.op, self._device
 
         def probes(stage: WorkerStage | None) -> Probes:
             return Probes(op, case, device, ToleranceFromBaseline(op, stage), (self.seed,))
 
         with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
-            made = probes(WorkerStage(self._baseline(), buffers, building=False))
+            limited = probes(WorkerStage(self._baseline(), buffers, building=False))
             try:
-                for _ in made.of_check((self.seed,)):
+                for _ in limited.of_check((self.seed,)):
                     pass
             except (NotImplementedError, Raised, Ended):  # the op's floors remain
                 return probes(None)
-        return made
+        return limited
 
 
 def check_hard_inputs(
-    impl: Implementation, asked: Case, worker: Worker, probes: HardProbes, op: Op, budget_s: float
+    impl: Implementation, asked: Case, worker: Worker, probes: HardProbes, budget_s: float
 ) -> HardInputs:
     """Check a user's implementation on the hard cases until the time is over.
 
@@ -119,13 +119,12 @@ def check_hard_inputs(
         impl: the user's.
         asked: the case that was asked for; its variants are tried too, if it is small.
         worker: of the implementation.
-        probes: of the hard cases.
-        op: whose cases.
+        probes: of the op's hard cases.
         budget_s: time in seconds; what is left then is not tried.
     """
-    result = each_hard_input(op, [asked], lambda case: _checked(op, impl, case, worker, probes), budget_s)
+    result = each_hard_input(probes.op, [asked], lambda case: _checked(impl, case, worker, probes), budget_s)
     if result.failed and worker.alive:
-        why = memory_problem(op, impl, result.failed[0], worker, probes)
+        why = memory_problem(impl, result.failed[0], worker, probes)
         result.problem = "; ".join(filter(None, (why, result.problem)))
     return result
 
@@ -177,15 +176,15 @@ def each_hard_input(
     return result
 
 
-def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker, probes: HardProbes) -> str:
+def memory_problem(impl: Implementation, case: Case, worker: Worker, probes: HardProbes) -> str:
     """What a CUDA kernel that is wrong on this case does to memory; empty where that is not seen.
 
     Seen are accesses outside of tensors or misaligned, and races; on a CPU and on small cases only.
     """
-    if impl.route != "cupy" or worker.device.type != "cpu" or not is_small(op, case):
+    if impl.route != "cupy" or worker.device.type != "cpu" or not is_small(probes.op, case):
         return ""
     try:
-        _checked(op, impl, case, worker, probes, watched=True)
+        _checked(impl, case, worker, probes, watched=True)
     except Raised as error:
         return str(error)
     except (NotImplementedError, UsageError, Ended):
@@ -194,12 +193,13 @@ def memory_problem(op: Op, impl: Implementation, case: Case, worker: Worker, pro
 
 
 def in_thread_orders(
-    op: Op, impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes
+    impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes
 ) -> Finding:
     """Whether a CUDA kernel is right on a CPU with every access watched, and in two orders of its threads.
 
     Of ``cases``, on all of which it is correct, three small ones are tried.
     """
+    op = probes.op
     nonempty = [case for case in cases if 0 not in case.shape and is_small(op, case)]
     smallest = sorted(nonempty, key=lambda case: op.cost(case).bytes)
     largest = [case for case in smallest if op.cost(case).bytes <= _WATCHED_BYTES] or smallest
@@ -208,7 +208,7 @@ def in_thread_orders(
     for case in dict.fromkeys((*smallest[:1], *largest[-1:], *misaligned[:1])):
         for watched, order in ((True, ""), (False, "apart"), (False, "reverse")):
             try:
-                agreement = _checked(op, impl, case, worker, probes, watched=watched, order=order)
+                agreement = _checked(impl, case, worker, probes, watched=watched, order=order)
             except NotImplementedError:
                 break
             except Raised as error:
@@ -226,7 +226,6 @@ def in_thread_orders(
 
 
 def _checked(
-    op: Op,
     impl: Implementation,
     case: Case,
     worker: Worker,
@@ -241,7 +240,7 @@ def _checked(
         NotImplementedError: the implementation refuses the case.
         Raised, Ended: it failed.
     """
-    device = worker.device
+    op, device = probes.op, worker.device
     with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
         stage = WorkerStage(worker, buffers)
         stage.watched, stage.thread_order = watched, order

@@ -61,9 +61,9 @@ def compute_sanitizer() -> str | None:
     toolkits = ["/opt/cuda", *sorted(map(str, Path("/usr/local").glob("cuda*")), reverse=True)]
     folders = [f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), *toolkits) if home]
     name = "compute-sanitizer"
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
-    found = found or pathfinder.find_nvidia_binary_utility(name)
-    return found and str(Path(found).absolute())
+    program = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    program = program or pathfinder.find_nvidia_binary_utility(name)
+    return program and str(Path(program).absolute())
 
 
 def check_installed(device: torch.device) -> None:
@@ -214,7 +214,7 @@ class _ToolRun:
 
 
 def command(tool: str, calls: SanitizedCalls) -> list[str]:
-    """The words that run a tool of compute-sanitizer on an calls."""
+    """The words that run a tool of compute-sanitizer on a process that makes the calls."""
     program = compute_sanitizer() or "compute-sanitizer"
     options = ("--tool", tool, *TOOLS[tool], *_OPTIONS)
     return [program, *options, sys.executable, "-m", sanitized.__name__, msgspec.json.encode(calls).decode()]

@@ -54,8 +54,8 @@ def reports_in(output: str, places: Places) -> list[str]:
 
 def trouble_in(output: str) -> str:
     """What a tool says of itself where it could not watch; empty: nothing."""
-    found = (_TROUBLE.match(block[0]) for block in _blocks(output) if not _RACE.match(block[0]))
-    return next((match[1] or match[2] for match in found if match), "")
+    matches = (_TROUBLE.match(block[0]) for block in _blocks(output) if not _RACE.match(block[0]))
+    return next((match[1] or match[2] for match in matches if match), "")
 
 
 def _blocks(output: str) -> Iterator[list[str]]:
@@ -112,8 +112,8 @@ def _race(block: list[str], places: Places) -> str:
 
 
 def _frame(text: str) -> _Frame | None:
-    found = _NEW_FRAME.match(text) or _OLD_FRAME.match(text)
-    return _Frame(found["function"], found["file"] or "", int(found["line"] or 0)) if found else None
+    frame = _NEW_FRAME.match(text) or _OLD_FRAME.match(text)
+    return _Frame(frame["function"], frame["file"] or "", int(frame["line"] or 0)) if frame else None
 
 
 def _where(frames: list[_Frame], places: Places) -> str:
