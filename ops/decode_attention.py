@@ -33,7 +33,7 @@ from compare.model.op import (
     UsageError,
     case,
 )
-from ops.attention import score_rounding
+from ops.attention import score_rounding, scores_far_below_zero
 
 HEAD_SIZES = (64, 128)
 PAGE_SIZES = (16, 64)
@@ -253,6 +253,7 @@ OP = Op(
     cost=cost,
     tolerance=tolerance,
     sensitive_inputs=SensitiveInputs(few_values),
+    extreme_inputs=scores_far_below_zero,
     cases=CASES,
     independent="B",
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import combinations
 
 from compare.capture import meta_inputs
 from compare.model.op import Case, Op, UsageError
@@ -12,26 +13,52 @@ from compare.model.op import Case, Op, UsageError
 MAX_BYTES = 1 << 20
 """Compulsory traffic of a hard case: milliseconds on any device."""
 MAX_FLOPS = 1 << 24
+_TILE = 128
+"""A size beyond it takes more than one tile of most kernels."""
 
 
 def hard_cases(op: Op) -> list[Case]:
-    """The op's own small smoke and edge cases and what they lack, the most unlike first, empty ones last.
-
-    First come new fills, layouts and options, then these of other dtypes, then new sizes: the time for them
-    may end.
-    """
+    """The op's own small smoke and edge cases, and what they lack."""
     own = [case for case in dict.fromkeys((*op.cases.edge, *op.cases.smoke)) if is_small(op, case)]
-    kinds: set[object] = set()
-    sizes: set[object] = set()
-    order: dict[Case, tuple[bool, int, bool]] = {}
-    for case in dict.fromkeys((*own, *_missing(op, own), *_long(op, own))):
-        of_kind, of_size = {case.fill, case.layout, *op.options(case).items()}, set(case.dims)
-        of_dtype = (case.dtype, case.layout)
-        known = 0 if not of_kind <= kinds else 1 if of_dtype not in kinds else 2
-        order[case] = 0 in _sizes(op, case), known, of_size <= sizes
-        kinds |= of_kind | {of_dtype}
-        sizes |= of_size
-    return sorted(order, key=lambda case: order[case])
+    return list(dict.fromkeys((*own, *_missing(op, own), *_long(op, own))))
+
+
+def by_kind(op: Op, dtype: str) -> tuple[list[Case], list[Case]]:
+    """The hard cases in two parts: a few that have every trait of any of them; the others.
+
+    Args:
+        op: whose cases.
+        dtype: which the cases with a trait have, if there are such: a kernel may take no other.
+
+    Each part begins with cases that have the most traits that none before has.
+    """
+    cases = hard_cases(op)
+    full = [case for case in cases if 0 not in _sizes(op, case)]
+    known: set[object] = set()
+    first: list[Case] = []
+    for some in (full, cases):
+        for candidates in ([case for case in some if case.dtype == dtype], some):
+            first += _cover(candidates, {case: _traits(op, case) for case in candidates}, known)
+    others = [case for case in cases if case not in first]
+    pairs = {case: {(case.dtype, case.layout), (case.dtype, case.fill), *case.dims} for case in others}
+    return first, list(dict.fromkeys((*_cover(others, pairs, set()), *others)))
+
+
+def _cover(cases: Sequence[Case], traits: Mapping[Case, Set[object]], known: set[object]) -> Iterator[Case]:
+    """The case with most traits that are not in ``known``, which they join; then the next, while any has."""
+    while case := max(cases, key=lambda case: len(traits[case] - known), default=None):
+        if traits[case] <= known:
+            return
+        known |= traits[case]
+        yield case
+
+
+def _traits(op: Op, case: Case) -> Set[object]:
+    """What a kernel may do wrong by: fill, layout, dtype, options, the kind of each size and their order."""
+    sizes = [(name, case[name]) for name in op.dims if name not in op.options(case)]
+    kinds = [(name, size if size < 2 else size % 2, size > _TILE) for name, size in sizes]
+    order = [(one, other, (m > n) - (m < n)) for (one, m), (other, n) in combinations(sizes, 2)]
+    return {case.fill, case.layout, case.dtype, *op.options(case).items(), *kinds, *order}
 
 
 def _sizes(op: Op, case: Case) -> list[int]:

@@ -6,7 +6,7 @@ import functools
 import random
 import secrets
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,57 +55,64 @@ class Probes:
     ) -> None:
         self._op, self._case, self._device = op, case, device
         self._tolerance, self._kept = tolerance, frozenset(kept)
-        self._limits: dict[tuple[int, Op], tuple[float, bool, str]] = {}
-        self._probes: dict[tuple[int, bool], Probe] = {}
+        self._limits: dict[tuple[int, str, Op], tuple[float, bool, str]] = {}
+        self._probes: dict[tuple[int, str], Probe] = {}
         self._lock = threading.Lock()
 
     def of(self, seed: int) -> Probe:
-        return self._probe(seed, sensitive=False)
+        return self._probe(seed)
 
     def of_check(self, seeds: Sequence[int], accumulator: str = "fp32") -> Iterator[Probe]:
-        """The probes of a check: one of each seed, and of the first also the op's sensitive inputs.
+        """The probes of a check: one of each seed; of the first also the op's sensitive and extreme inputs.
 
-        These are for sums in fp32: what loses digits of each term, as TF32 does, loses more in sums of few.
+        Sensitive ones are for sums in fp32: what loses digits of each term, as TF32 does, loses more in sums
+        of few.
         """
         for seed in seeds:
             yield self.of(seed)
-        if self._uses_sensitive_inputs and seeds and accumulator == "fp32":
-            yield self._probe(seeds[0], sensitive=True)
+        for name in self._changes if seeds else ():
+            if name != "sensitive inputs" or accumulator == "fp32":
+                yield self._probe(seeds[0], name)
 
     @functools.cached_property
-    def _uses_sensitive_inputs(self) -> bool:
-        if (
-            self._op.sensitive_inputs is None
-            or self._case.fill != "normal"
-            or "expanded" in self._case.layout
-        ):
-            return False
-        inputs = self._op.make_inputs(self._case, torch.Generator(), torch.device("meta"))
-        return sum(x.numel() for x in inputs) in _MANY
+    def _changes(self) -> dict[str, Callable[[tuple[torch.Tensor, ...]], None]]:
+        """What turns this case's inputs into others, by the name of these."""
+        op, changes = self._op, {}
+        if self._case.fill != "normal" or "expanded" in self._case.layout:
+            return {}
+        inputs = op.make_inputs(self._case, torch.Generator(), torch.device("meta"))
+        count = sum(x.numel() for x in inputs)
+        if op.sensitive_inputs and count in _MANY:
+            changes["sensitive inputs"] = op.sensitive_inputs.change
+        if op.extreme_inputs and count < _MANY.stop:
+            changes[op.extreme_inputs.__name__.replace("_", " ")] = op.extreme_inputs
+        return changes
 
-    def _probe(self, seed: int, sensitive: bool) -> Probe:
+    def _probe(self, seed: int, change: str = "") -> Probe:
         with self._lock:
-            known = self._probes.get((seed, sensitive))
-            return known or self._make(seed, sensitive)
+            known = self._probes.get((seed, change))
+            return known or self._make(seed, change)
 
-    def _make(self, seed: int, sensitive: bool) -> Probe:
+    def _make(self, seed: int, change: str) -> Probe:
         generator = torch.Generator(self._device).manual_seed(seed)
         inputs = self._op.make_inputs(self._case, generator, self._device)
         parts = by_output(self._op, self._case)
-        if sensitive and self._op.sensitive_inputs is not None:
-            self._op.sensitive_inputs.change(inputs)
+        if change:
+            self._changes[change](inputs)
+        if change == "sensitive inputs" and self._op.sensitive_inputs:
             parts = tuple(_sensitive(part, self._op.sensitive_inputs.exact) for part in parts)
         keep = seed in self._kept and self._bytes(inputs) <= most_kept(self._device)
         references = tuple(Reference(part, inputs, keep) for part in parts)
         for each in references:
-            if (seed, each.op) in self._limits:
-                each.limit, each.by_row, each.hint = self._limits[seed, each.op]
+            key = seed, change, each.op
+            if key in self._limits:
+                each.limit, each.by_row, each.hint = self._limits[key]
             else:
                 each.limit = self._tolerance.limit(self._case, each)
-                self._limits[seed, each.op] = each.limit, each.by_row, each.hint
-        probe = Probe(f"seed {seed}" + ", sensitive inputs" * sensitive, inputs, references)
+                self._limits[key] = each.limit, each.by_row, each.hint
+        probe = Probe(f"seed {seed}" + (f", {change}" if change else ""), inputs, references)
         if keep:
-            self._probes[seed, sensitive] = probe
+            self._probes[seed, change] = probe
         return probe
 
     def _bytes(self, inputs: tuple[torch.Tensor, ...]) -> int:

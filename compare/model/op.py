@@ -280,6 +280,9 @@ class Op:
     size, times the output's derivative by it.  Half a unit in its last place is no error.  None: there is
     no such result."""
     sensitive_inputs: SensitiveInputs | None = None
+    extreme_inputs: Callable[[tuple[torch.Tensor, ...]], None] | None = None
+    """Turns inputs of any case, in place, into some that a usual shortcut fails on and no `FILLS` has.  Its
+    name says what they are, in messages too."""
     mask_unspecified: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = fully_specified
     """``mask_unspecified(inputs, output)`` writes the oracle's values where the op does not say what the
     output holds: behind the end of a compaction.  Outputs are masked before they are compared."""

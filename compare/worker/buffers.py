@@ -43,23 +43,39 @@ class CaseBuffers:
     def __init__(
         self, op: Op, case: Case, device: torch.device, expected: Outputs, *, timed: bool = False
     ) -> None:
+        self._shifts = 0 if timed else _SHIFTS * ALIGNMENT
         self.set_bytes = room(meta_inputs(op, case))
         self.sets = how_many_sets(self.set_bytes, device) if timed and device.type == "cuda" else 1
         """Number of sets of inputs."""
         staged = timed and self.set_bytes <= _STAGED_BYTES
         self.next_values_offset = self.sets * self.set_bytes if staged else None
         """Offset of the next values in bytes; None where the inputs are too large for it to matter."""
+        self._holders: set[Worker] = set()
+        self._laid_out: set[Worker] = set()
+        """Those that know the present layout."""
+        self.memory = SharedMemory(self._lay_out(op, case, expected), device)
+
+    def _lay_out(self, op: Op, case: Case, expected: Outputs) -> int:
+        """Plan where inputs and outputs lie; the bytes that they need."""
         self.expected = expected
         self._options = dict(op.options(case))
         size = (self.sets + (self.next_values_offset is not None)) * self.set_bytes
-        self._outputs_offset = size + (0 if timed else _SHIFTS * ALIGNMENT)
+        self._outputs_offset = size + self._shifts
         outputs = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in expected.values()]
-        self.memory = SharedMemory(self._outputs_offset + room(outputs), device)
         self._outputs = dict(zip(expected, places_of(outputs, self._outputs_offset), strict=True))
-        self._holders: set[Worker] = set()
         self._placed: tuple[torch.Tensor, ...] = ()
         self.places: tuple[Placement, ...] = ()
         """Of the inputs copied last."""
+        return self._outputs_offset + room(outputs)
+
+    def change(self, op: Op, case: Case, expected: Outputs) -> None:
+        """Use the memory for another case, which is not timed; allocates anew only where that needs more."""
+        self.set_bytes = room(meta_inputs(op, case))
+        size = self._lay_out(op, case, expected)
+        self._laid_out.clear()
+        if size > self.memory.size:
+            self.__exit__()
+            self.memory = SharedMemory(2 * size, self.memory.device)
 
     def __enter__(self) -> CaseBuffers:
         return self
@@ -71,18 +87,24 @@ class CaseBuffers:
         self.memory.close()
 
     def hand_to(self, worker: Worker) -> None:
-        """Share the memory with a worker, once."""
-        if worker not in self._holders:
+        """Share the memory with a worker, once; and each layout of it."""
+        if worker in self._laid_out:
+            return
+        if worker in self._holders:
+            worker.ask(messages.LayOut(self._outputs, self._options), "taking its inputs")
+        else:
             memory = self.memory
             request = messages.Share(memory.size, memory.handle, self._outputs, self._options)
             worker.send(request, memory.descriptors)
             worker.receive("taking its inputs")
-            self._holders.add(worker)
+        self._holders.add(worker)
+        self._laid_out.add(worker)
 
     def take_back(self, workers: Collection[Worker]) -> None:
         """Take the memory back from some workers."""
         holders = [worker for worker in workers if worker in self._holders]
         self._holders.difference_update(holders)
+        self._laid_out.difference_update(holders)
         for worker in holders:
             worker.ask_back()
         for worker in holders:

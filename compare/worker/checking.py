@@ -125,7 +125,10 @@ class Checking:
 
         if self._device.type == "cpu":
             settle_vector_math()  # not at the first comparisons, in several threads
-        yield from run_parallel(job, impls, width, self._pool.close)
+        try:
+            yield from run_parallel(job, impls, width, self._pool.close)
+        finally:
+            self._hard_probes.close()
 
     def _baseline(self) -> Worker:
         """The worker of PyTorch's own implementation, after its check: it answers one thread at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compare.checking.check import CheckOptions, check
-from compare.checking.hard_inputs import hard_cases, is_small, variants
+from compare.checking.hard_inputs import by_kind, is_small, variants
 from compare.checking.hints import hint_of
 from compare.checking.probes import Probes
 from compare.checking.reference import expected_outputs
@@ -23,8 +24,8 @@ from compare.worker.buffers import CaseBuffers, WorkerStage
 from compare.worker.process import Ended, Raised, Worker
 from cuda_impl.build import is_asserted
 
-_FIRST = 24
-"""Hard cases that are tried before variants of the one asked for: fills, layouts, dtypes and options."""
+_FIRST_BUDGETS = 4
+"""Times its budget that a slow implementation may take for one hard case of each kind."""
 _WATCHED_BYTES = 1 << 17
 """Compulsory traffic up to which every access is watched: that takes some 10 times as long."""
 
@@ -36,6 +37,8 @@ class HardInputs:
     passed: list[Case] = field(default_factory=list)
     unsupported: list[Case] = field(default_factory=list)
     """Refused by NotImplementedError."""
+    untried: int = 0
+    """Kinds of hard cases for which the time was too short."""
     failed: list[Case] = field(default_factory=list)
     problem: str = ""
     """Of the first one that failed."""
@@ -60,9 +63,12 @@ class HardInputs:
             "odd sizes": len({case.dims for case in self.passed if any(size % 2 for size in case.shape)}),
             "dtypes": len({case.dtype for case in self.passed}),
             "not supported": len(self.unsupported),
+            "not tried for lack of time": self.untried,
         }
         words = ", ".join(
-            f"{count} {name if count > 1 else name.rstrip('s')}" for name, count in kinds.items() if count
+            f"{count} {name if count > 1 or ' ' in name else name.rstrip('s')}"
+            for name, count in kinds.items()
+            if count
         )
         return f"{len(self.passed) + 1} inputs" + (f" ({words})" if words else "")
 
@@ -87,6 +93,23 @@ class HardProbes:
         self.seed = secrets.randbelow(1 << 31)
         self._lock = threading.Lock()
         self._probes: dict[Case, Probes] = {}
+        self._buffers: CaseBuffers | None = None
+        """Of the baseline."""
+
+    def close(self) -> None:
+        """Free the baseline's inputs."""
+        with self._lock:
+            if self._buffers is not None:
+                self._buffers.__exit__()
+                self._buffers = None
+
+    def buffers(self, case: Case, kept: CaseBuffers | None = None) -> CaseBuffers:
+        """Memory for a case: ``kept`` changed for it, or new."""
+        expected = expected_outputs(self.op, case, self._device)
+        if kept is None:
+            return CaseBuffers(self.op, case, self._device, expected)
+        kept.change(self.op, case, expected)
+        return kept
 
     def of(self, case: Case) -> Probes:
         with self._lock:
@@ -100,13 +123,13 @@ class HardProbes:
         def probes(stage: WorkerStage | None) -> Probes:
             return Probes(op, case, device, ToleranceFromBaseline(op, stage), (self.seed,))
 
-        with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
-            limited = probes(WorkerStage(self._baseline(), buffers, building=False))
-            try:
-                for _ in limited.of_check((self.seed,)):
-                    pass
-            except (NotImplementedError, Raised, Ended):  # the op's floors remain
-                return probes(None)
+        self._buffers = self.buffers(case, self._buffers)
+        limited = probes(WorkerStage(self._baseline(), self._buffers, building=False))
+        try:
+            for _ in limited.of_check((self.seed,)):
+                pass
+        except (NotImplementedError, Raised, Ended):  # the op's floors remain
+            return probes(None)
         return limited
 
 
@@ -122,7 +145,12 @@ def check_hard_inputs(
         probes: of the op's hard cases.
         budget_s: time in seconds; what is left then is not tried.
     """
-    result = each_hard_input(probes.op, [asked], lambda case: _checked(impl, case, worker, probes), budget_s)
+    with probes.buffers(by_kind(probes.op, asked.dtype)[0][0]) as kept:
+
+        def checked(case: Case) -> Agreement:
+            return _checked(impl, case, worker, probes, kept=kept)
+
+        result = each_hard_input(probes.op, [asked], checked, budget_s)
     if result.failed and worker.alive:
         why = memory_problem(impl, result.failed[0], worker, probes)
         result.problem = "; ".join(filter(None, (why, result.problem)))
@@ -138,21 +166,23 @@ def each_hard_input(
         op: whose cases.
         asked: the cases that were asked for, which are not checked again.
         check_case: the agreement on one case; raises as `_checked`.
-        budget_s: time in seconds; the first cases may take twice as much.  After a mistake a quarter of it
-            remains, to see what others have in common with it.
+        budget_s: time in seconds; one case of each kind is tried even if they take longer, up to a limit.
+            After a mistake a quarter of it remains, to see what others have in common with it.
     """
-    result, end_s = HardInputs(), time.monotonic() + budget_s
+    result, begin_s = HardInputs(), time.monotonic()
+    end_s = begin_s + budget_s
     small = [case for case in (*asked, *op.cases.smoke) if is_small(op, case)]
     dtypes = {case.dtype for case in asked}
-    hard = hard_cases(op)
-    first = set(hard[:_FIRST])
-    for case in dict.fromkeys((*hard[:_FIRST], *variants(op, small[0]), *hard[_FIRST:])):
+    first, others = by_kind(op, small[0].dtype)
+    for case in dict.fromkeys((*first, *variants(op, small[0]), *others)):
         if case in asked:
             continue
-        if result.failed:
-            end_s = min(end_s, result.failed_s + budget_s / 4)
-        if time.monotonic() > end_s + (case in first) * budget_s:
+        now_s = time.monotonic()
+        if result.failed and now_s > min(end_s, result.failed_s + budget_s / 4):
             break
+        if now_s > end_s and (case not in first or now_s > begin_s + _FIRST_BUDGETS * budget_s):
+            result.untried += case in first
+            continue
         try:
             agreement = check_case(case)
         except (NotImplementedError, UsageError, MemoryError):
@@ -231,17 +261,19 @@ def _checked(
     worker: Worker,
     probes: HardProbes,
     *,
+    kept: CaseBuffers | None = None,
     watched: bool = False,
     order: str = "",
 ) -> Agreement:
-    """The agreement on one case.
+    """The agreement on one case, with inputs in new memory or that of ``kept``.
 
     Raises:
         NotImplementedError: the implementation refuses the case.
         Raised, Ended: it failed.
     """
     op, device = probes.op, worker.device
-    with CaseBuffers(op, case, device, expected_outputs(op, case, device)) as buffers:
+    buffers = probes.buffers(case, kept)
+    with buffers if kept is None else contextlib.nullcontext():
         stage = WorkerStage(worker, buffers)
         stage.watched, stage.thread_order = watched, order
         repeated = device.type == "cuda"

@@ -182,6 +182,8 @@ class Handlers:
                 return self._rest()
             case messages.Share():
                 self._share(request)
+            case messages.LayOut():
+                self._lay_out(request)
             case messages.GiveBack():
                 self._give_back()
             case messages.First():
@@ -293,6 +295,10 @@ class Handlers:
         self._channel.descriptors.clear()
         self._give_back()
         self._memory = SharedMemory(request.size, self._device, request.handle, descriptors)
+        self._lay_out(request)
+
+    def _lay_out(self, request: messages.Share | messages.LayOut) -> None:
+        assert self._memory is not None
         self._outputs = {name: self._memory.tensor(place) for name, place in request.outputs.items()}
         self._options = request.options
 

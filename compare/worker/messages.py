@@ -127,6 +127,13 @@ class Share(WorkerRequest[None], frozen=True):
     """The case's: of all later calls."""
 
 
+class LayOut(WorkerRequest[None], frozen=True):
+    """Use the shared memory for another case."""
+
+    outputs: dict[str, Placement]
+    options: dict[str, Any]
+
+
 class GiveBack(WorkerRequest[None], frozen=True):
     """Give the shared memory back."""
 
