@@ -13,8 +13,6 @@ from compare.model.op import Case, Op, UsageError
 MAX_BYTES = 1 << 20
 """Compulsory traffic of a hard case: milliseconds on any device."""
 MAX_FLOPS = 1 << 24
-_TILE = 128
-"""A size beyond it takes more than one tile of most kernels."""
 
 
 def hard_cases(op: Op) -> list[Case]:
@@ -56,7 +54,8 @@ def _cover(cases: Sequence[Case], traits: Mapping[Case, Set[object]], known: set
 def _traits(op: Op, case: Case) -> Set[object]:
     """What a kernel may do wrong by: fill, layout, dtype, options, the kind of each size and their order."""
     sizes = [(name, case[name]) for name in op.dims if name not in op.options(case)]
-    kinds = [(name, size if size < 2 else size % 2, size > _TILE) for name, size in sizes]
+    # Of each size a magnitude: from 4096 on it takes more than one tile of most kernels.
+    kinds = [(name, size if size < 2 else size % 2, size.bit_length() // 4) for name, size in sizes]
     order = [(one, other, (m > n) - (m < n)) for (one, m), (other, n) in combinations(sizes, 2)]
     return {case.fill, case.layout, case.dtype, *op.options(case).items(), *kinds, *order}
 

@@ -106,7 +106,7 @@ def run(
         meter = Meter(progress, _weight(steps, len(impls), device))
         meter.say("reading sources")
         hashes = {impl.label: source_hash(impl) for impl in impls}
-        counting = Counting(impls, pool)
+        counting = Counting(impls, pool, on_gpu=device.type == "cuda")
         context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, trials)
         cases, interrupted = _run_cases(context, environment, counting, results)
         meter.say("ending the workers")

@@ -13,20 +13,21 @@ from contextlib import contextmanager
 import torch
 
 from compare import registry
+from compare.code_size.count import Launched
 from compare.device import lacks
 from compare.model.architecture import limits
-from compare.model.op import UsageError
+from compare.model.op import Implementation, UsageError
 from compare.model.result import Options
 from compare.resources.static import CompileError, Refused, Request, Resources, keep, kept, key_of
 from compare.run.context import Context
 from compare.sandbox import isolation
 from compare.worker import server
-from compare.worker.messages import ReadFigures, ReadResources, ReadSources, Setup
+from compare.worker.messages import FindLaunched, ReadFigures, ReadResources, ReadSources, Setup
 from compare.worker.parallel import cores
 from compare.worker.pool import load
 from compare.worker.process import Raised, Worker
 from compare.worker.server import modules_of
-from compare.worker.user_files import to_load
+from compare.worker.user_files import launches_by_loader, to_load
 
 _LESS_URGENT = 10
 """Added to the nice value of what compiles while first calls are timed."""
@@ -148,20 +149,38 @@ class Compilation:
                 impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False, hidden=impl.hidden
             )
             self._workers.append(worker)
-        scratch = isolation.private_folder()
-        try:
-            variables = worker.environment | {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_INTERPRET": "0"}
-            if not files:
-                # What is compiled here must not shorten the first call that is timed elsewhere.
-                variables["TRITON_CACHE_DIR"] = str(scratch)
-            worker.pid  # noqa: B018 - the time that the server takes to import is not limited
-            worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op, impl)), self._nice), "starting")
+        with _begun(worker, impl, self._nice):
             if loaded:
                 load(worker, request.op, impl)
             yield worker
-        finally:
-            worker.close()
-            isolation.remove(scratch)
+
+
+@contextmanager
+def _begun(worker: Worker, impl: Implementation, nice: int = 0) -> Iterator[None]:
+    """Begin a worker that sees no GPU, and end it."""
+    scratch = isolation.private_folder()
+    try:
+        # A launch that is not captured fails: with meta tensors' addresses it would end the GPU's context.
+        variables = worker.environment | {"CUDA_VISIBLE_DEVICES": "-1"}
+        variables |= {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_INTERPRET": "0"}
+        if not to_load(impl):
+            # What is compiled here must not shorten the first call that is timed elsewhere.
+            variables["TRITON_CACHE_DIR"] = str(scratch)
+        worker.pid  # noqa: B018 - the time that the server takes to import is not limited
+        worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op, impl)), nice), "starting")
+        yield
+    finally:
+        worker.close()
+        isolation.remove(scratch)
+
+
+def launched_by(impl: Implementation, timeout_s: float) -> Launched:
+    """The kernels that a user's file launches, as a worker reports them that sees no GPU."""
+    cpu = torch.device("cpu")
+    worker = Worker(impl.label, cpu, timeout_s, isolated=True, interpreted=False, hidden=impl.hidden)
+    with _begun(worker, impl):
+        load(worker, registry.get_op(impl.op), impl)
+        return worker.ask(FindLaunched(), "finding out what it launches")
 
 
 def from_cubins(
@@ -184,4 +203,6 @@ def _without_compiler(request: Request, key: str) -> Resources | None:
         return ()
     if needs is not None and (refusal := lacks(needs, request.arch)) is not None:
         return NotImplementedError(refusal)
+    if request.impl.route == "cupy" and not launches_by_loader(request.impl):
+        return NotImplementedError("its own code compiles its kernels")
     return kept(key)

@@ -24,8 +24,8 @@ from compare.worker.buffers import CaseBuffers, WorkerStage
 from compare.worker.process import Ended, Raised, Worker
 from cuda_impl.build import is_asserted
 
-_FIRST_BUDGETS = 4
-"""Times its budget that a slow implementation may take for one hard case of each kind."""
+_FIRST_S = 40.0
+"""Time that a slow implementation may take for one hard case of each kind, in seconds."""
 _WATCHED_BYTES = 1 << 17
 """Compulsory traffic up to which every access is watched: that takes some 10 times as long."""
 
@@ -180,7 +180,7 @@ def each_hard_input(
         now_s = time.monotonic()
         if result.failed and now_s > min(end_s, result.failed_s + budget_s / 4):
             break
-        if now_s > end_s and (case not in first or now_s > begin_s + _FIRST_BUDGETS * budget_s):
+        if now_s > end_s and (case not in first or now_s > begin_s + _FIRST_S):
             result.untried += case in first
             continue
         try:

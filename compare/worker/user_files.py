@@ -94,6 +94,12 @@ def to_load(impl: Implementation) -> list[str]:
     return [*registry.op_files(), *([str(impl.user_file)] if impl.user_file else [])]
 
 
+def launches_by_loader(impl: Implementation) -> bool:
+    """Whether a user's CUDA kernels may be launched by `cuda_impl.loader`, which notes them."""
+    file = impl.user_file
+    return file is None or file.suffix != ".py" or b"cuda_impl" in read_bytes(file)
+
+
 @dataclass(frozen=True)
 class _Decorated:
     """A function of a file, and its decorator; of a CUDA file a kernel, and the line that launches it."""
