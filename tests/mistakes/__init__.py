@@ -52,7 +52,7 @@ class Variant:
 
     @property
     def needs_sanitizer(self) -> bool:
-        """Whether a GPU shows it by chance only: a race, an unwritten value, one read past the end and not used."""
+        """Whether a GPU shows it by chance only: a race, or a value that is unwritten or of no use."""
         return bool(re.search("barrier|atomic|uninitialised|not zeroed|without a mask", self.name))
 
     def text(self) -> str:
