@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, UsageError
+from compare.model.result import Options
 
 if TYPE_CHECKING:
     from compare.labs.lab import Lab, Task
@@ -41,19 +42,25 @@ _TAKES: dict[str, tuple[str, ...]] = {
 }
 """By what it does: the words that follow."""
 
+_CHECK_S = 20.0
+"""An endless loop ends after this."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="?", default="list", choices=tuple(_TAKES), metavar="|".join(_TAKES))
     add("words", nargs="*", metavar="LAB|DIR", help="a lab's number or name; your folder")
     options.add_device(add)
-    options.add_timeout(add)
+    options.add_timeout(add, None, f"; of check: {_CHECK_S:.0f}")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what ``arguments.what`` says; the exit status."""
-    options.check_timeout(arguments.timeout)
     what, words = arguments.what, arguments.words
+    timeout_s = arguments.timeout
+    if timeout_s is None:
+        timeout_s = _CHECK_S if what == "check" else Options.timeout_s
+    options.check_timeout(timeout_s)
     if len(words) != len(_TAKES[what]):
         form = " ".join(("lab", what, *_TAKES[what]))
         raise UsageError(f"lab {what}: got {len(words)} words behind it; write {form}")
@@ -63,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return hint(*words)
     if what == "list":
         return show_labs()
-    return (check if what == "check" else report)(Path(words[0]), arguments.device, arguments.timeout)
+    return (check if what == "check" else report)(Path(words[0]), arguments.device, timeout_s)
 
 
 # --------------------------------------------------------------------------- the work
