@@ -30,6 +30,7 @@ from compare.model.result import Options
 
 if TYPE_CHECKING:
     from compare.labs.lab import Lab, Task
+    from compare.labs.marking import Part
     from compare.labs.work import Work
     from compare.model.result import Comparison
 
@@ -44,6 +45,8 @@ _TAKES: dict[str, tuple[str, ...]] = {
 
 _CHECK_S = 20.0
 """An endless loop ends after this."""
+_TRIED = ("wrong", "error")
+"""Results of code that was written, and that a hint helps."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +123,7 @@ def hint(word: str, number: str) -> int:
 
 def check(folder: Path, device: str, timeout_s: float) -> int:
     """Run the tests of every task that is started; no speed is shown."""
+    from compare.device import pick
     from compare.labs import marking, work
     from compare.labs.running import Allowance, stop_on_signals
     from compare.report import labs as pages
@@ -128,17 +132,39 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     mine = work.read_folder(folder)
     prepare(device, mine.lab.ops)
     mine = replace(mine, allowance=Allowance(stop=stop_on_signals()))
+    if pick(device).type == "cpu":
+        outputs.say(f"{mine.name}: the first group of each file, then all groups")
+        for task in {task.file: task for task in reversed(mine.lab.task)}.values():
+            pages.put_part(marking.first_look(mine, task, device, timeout_s))
     marks = marking.correctness(mine, device, timeout_s, outputs.say)
     if mine.problem:
         print(mine.problem, file=sys.stderr)
-    failed = [part.name for part in marks.parts if part.result != "passed"]
-    first = {name.partition(": ")[0]: name for name in reversed(failed)}
-    pages.put(pages.marks_table(marks), first.values())
+    failed = [part for part in marks.parts if part.result != "passed"]
+    first = {part.name.partition(": ")[0]: part.name for part in reversed(failed)}
+    pages.put(pages.marks_table(marks), first.values(), explain=True)
     follow = f"lab report {folder}"
     if failed:
-        follow = f"lab hint {mine.lab.number} {_first_hint(mine.lab, failed[0].partition(': ')[0])}"
+        wrong = (part for part in failed if part.result in _TRIED)
+        follow = _help(mine.lab, next(wrong, failed[0]), folder)
     print(f"\nNEXT  python -m compare {follow}")
     return status.of_marks([marks])
+
+
+def _help(lab: Lab, part: Part, folder: Path) -> str:
+    """Print the hint about a part that is wrong; what to type next."""
+    from compare.report import terminal
+
+    title, _, name = part.name.partition(": ")
+    task = next(task for task in lab.task if task.title == title)
+    about = [each.hint for each in task.group if each.name == name]
+    about += [each.hint for each in task.limit if each.words == name]
+    number = next((number for number in about if 0 < number <= len(lab.hint)), 0)
+    if not number or part.result not in _TRIED:
+        return f"lab hint {lab.number} {number or _first_hint(lab, title)}"
+    text = f"HINT  {number} of {len(lab.hint)}, {name}: {lab.hint[number - 1].strip()}"
+    print()
+    terminal.put(lambda width: terminal.paragraph(text, min(width, 80), hanging="      "))
+    return f"lab check {folder}"
 
 
 def _first_hint(lab: Lab, title: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from html import escape
@@ -19,7 +20,7 @@ from compare.labs.marking import Marks, Part
 from compare.labs.prediction import ScoredPrediction
 from compare.labs.work import Work
 from compare.model.result import Comparison
-from compare.report import csv_file, markdown, terminal
+from compare.report import csv_file, glossary, markdown, terminal
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
 from compare.sandbox.words import printable
@@ -47,11 +48,19 @@ def class_table(all_marks: Sequence[Marks], title: str) -> Table:
     return Table(title, ("student", "points", "share", "first problem"), tuple(rows), ("first problem",))
 
 
-def put(table: Table, explained: Collection[str] | None = None) -> None:
+def put_part(part: Part) -> None:
+    """Print a part's result and its reason."""
+    text = ": ".join(filter(None, (part.name, WORDS[part.result], detail(part))))
+    terminal.put(lambda width: terminal.paragraph(text, min(width, 80), hanging="  "))
+    sys.stdout.flush()
+
+
+def put(table: Table, explained: Collection[str] | None = None, *, explain: bool = False) -> None:
     """Print a table whose last column is prose: that stands below the lines.
 
     Args:
         explained: the lines whose prose is shown; None: all.
+        explain: the prose's terms as well.
     """
     narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
 
@@ -60,6 +69,8 @@ def put(table: Table, explained: Collection[str] | None = None) -> None:
         for name, *_, prose in table.rows:
             if prose and (explained is None or name in explained):
                 lines.append(terminal.paragraph(f"{name}: {prose}", min(width, 80), hanging="  "))
+        terms = glossary.lines("\n".join(lines[1:])) if explain else []
+        lines += [terminal.paragraph(term, min(width, 80), hanging="  ") for term in ("", *terms) if terms]
         return "\n".join(lines).rstrip()
 
     terminal.put(render)

@@ -44,6 +44,11 @@ def test_it_is_whole(lab: Lab) -> None:
     assert set(lab.tiers) == set(labs.TIERS)
     assert 3 <= len(lab.prediction) <= 6
     assert len(lab.hint) >= 4
+    about = [(part.hint, task.file) for task in lab.task for part in (*task.group, *task.limit)]
+    others = {task.file for task in lab.task}
+    assert all(number <= len(lab.hint) for number, _ in about)
+    for number, file in about:
+        assert not number or lab.hint[number - 1].partition(":")[0] not in others - {file}, "of another file"
     assert lab.question
     assert all(question.rubric for question in lab.question)
     assert set(labs.toml(folder / labs.RUBRIC)) == {question.name for question in lab.question}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from compare.labs.running import HandedIn, run
-from loops import for_each
 
 CASE = "N=1000,fp32"
 HEAD = """
@@ -61,8 +60,16 @@ def mine(x, y):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(200)
-@for_each("code", [PYTHON, DEAF, TRITON, CUDA])
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(PYTHON, id="Python", marks=pytest.mark.exhaustive),
+        pytest.param(DEAF, id="deaf", marks=pytest.mark.exhaustive),
+        pytest.param(TRITON, id="Triton", marks=pytest.mark.exhaustive),
+        pytest.param(CUDA, id="CUDA"),
+    ],
+)
 def test_an_endless_loop_ends_with_its_line(code: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(HEAD + code)
