@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compare.labs.lab import Lab, Task
     from compare.labs.marking import Part
     from compare.labs.work import Work
-    from compare.model.result import Comparison
+    from compare.report.labs import TaskRun
 
 _TAKES: dict[str, tuple[str, ...]] = {
     "list": (),
@@ -198,17 +198,22 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
     outcomes = prediction.outcomes(lab.prediction, predictions, lab.op, device, timeout_s)
     runs = [measured for task in lab.task if (measured := _task(mine, task, device, timeout_s))]
     page = pages.student_page(mine, outcomes, runs)
+    pictures = [picture for done in runs for picture in done.pictures]
     outputs.write(folder / "report.md", page)
-    outputs.write(folder / "report.html", pages.html(page, f"Lab {lab.number}: {mine.name}"))
+    outputs.write(folder / "report.html", pages.html(page, f"Lab {lab.number}: {mine.name}", pictures))
     terminal.put(lambda width: terminal.laid_out(pages.outcomes_table(outcomes), width))
     print(f"\nwrote {folder / 'report.md'} and {folder / 'report.html'}")
     return status.SUCCESS
 
 
-def _task(mine: Work, task: Task, device: str, timeout_s: float) -> tuple[str, Comparison] | None:
-    """The student's row among ours, at the size whose speed counts, or else at the largest that is tested."""
+def _task(mine: Work, task: Task, device: str, timeout_s: float) -> TaskRun | None:
+    """The student's row among ours, at the size whose speed counts, or else at the largest that is tested.
+
+    The pictures are of a small case that is tested.
+    """
     from compare.labs import lab as labs
-    from compare.labs import running
+    from compare.labs import running, traces
+    from compare.report import labs as pages
 
     outputs.say(f"measuring {task.file}")
     file, op = mine.handed_in(task), labs.op_of(mine.lab, task)
@@ -218,4 +223,6 @@ def _task(mine: Work, task: Task, device: str, timeout_s: float) -> tuple[str, C
     if measured.comparison is None:
         print(f"{task.file}: {measured.error}", file=sys.stderr)
         return None
-    return task.title, measured.comparison
+    accesses = traces.of_task(mine.lab, task, file, timeout_s)
+    pictures = pages.pictures_of(measured.comparison, task.label, accesses)
+    return pages.TaskRun(task.title, measured.comparison, pictures)

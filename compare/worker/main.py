@@ -45,7 +45,7 @@ from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.words import instead_of, raised_in
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
-from compare.worker import late, messages, own_code
+from compare.worker import late, messages, own_code, tracing
 from compare.worker.channel import Channel
 from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
@@ -202,6 +202,8 @@ class Handlers:
                 self._replay(request)
             case messages.FindKernels():
                 return self._find_kernels(request)
+            case messages.Trace():
+                return tracing.trace(self.impl, request.case)
             case messages.FindLaunched():
                 return launched(self.impl)
             case messages.ReadResources():
