@@ -10,7 +10,7 @@ from compare.report.html.lanes import Picture
 from compare.timing import figures
 
 _WIDE, _HIGH, _LEFT, _TOP = 640, 320, 60, 16
-_SPREAD = 64.0
+_SPREAD = 16.0
 """From the least to the largest intensity that is drawn, on each side of the case's own."""
 
 
@@ -26,13 +26,13 @@ def picture(case: CaseComparison, mine: str) -> Picture | None:
     points = {label: case.cost.flops / us / 1e6 for label, us in times.items() if 0 < us < math.inf}
     left, right = intensity / _SPREAD, max(intensity, (peak or 0) / slope) * _SPREAD
     roof = [(x, min(x * slope, peak or math.inf)) for x in (left, (peak or right * slope) / slope, right)]
-    bottom = min([*points.values(), intensity * slope]) / 8
-    top = 4 * max(y for _, y in roof)
+    bottom = min([*points.values(), left * slope]) / 1.5
+    top = 2 * max([*points.values(), *(y for _, y in roof)])
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = math.log(x / left) / math.log(right / left)
-        up = math.log(max(y, bottom) / bottom) / math.log(top / bottom)
-        return _LEFT + across * (_WIDE - _LEFT - 110), _TOP + (1 - up) * (_HIGH - _TOP - 40)
+        up = math.log(y / bottom) / math.log(top / bottom)
+        return _LEFT + across * (_WIDE - _LEFT - 20), _TOP + (1 - up) * (_HIGH - _TOP - 40)
 
     line = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(*corner) for corner in roof))
     parts = [f'<path d="M{line}" fill="none" stroke="var(--ink)" stroke-width="2"/>']
@@ -49,7 +49,7 @@ def picture(case: CaseComparison, mine: str) -> Picture | None:
         used.append(beside)
         colour, size = ("var(--bad)", 6) if label == mine else ("var(--accent)", 4)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>')
-        parts.append(_text(x + 10, beside + 4, f"{label} {reached:.3g}", "start"))
+        parts.append(_text(x + 10, beside + 4, f"{label}, {reached:.3g} TFLOP/s", "start"))
     caption = _caption(case, mine, points, intensity)
     head = f'<svg role="img" viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" xmlns="http://www.w3.org/2000/svg">'
     return Picture(f"{head}<title>{escape(caption)}</title>{''.join(parts)}</svg>", caption)
