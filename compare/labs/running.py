@@ -165,8 +165,7 @@ def run(
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         if load:
-            words += ["--load", loaded, *load.own_code]
-            words += [] if load.inspected else ["--no-resources"]
+            words += ["--load", loaded, *load.own_code, *["--no-resources"][load.inspected :]]
         if pick(device).type == "cpu":
             words += ["--arch", _ARCH]
         elif load and load.sanitized:

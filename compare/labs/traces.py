@@ -16,7 +16,7 @@ from compare.model.op import UsageError
 from compare.sandbox import isolation
 from compare.sandbox.environment import kept_variables
 from compare.worker import user_files
-from compare.worker.messages import Access, Trace
+from compare.worker.messages import Trace, TracedAccess
 from compare.worker.pool import WorkerPool
 from compare.worker.start import prepare
 
@@ -28,10 +28,17 @@ def case_of(task: Task) -> str:
     return task.group[:2][-1].cases[0]
 
 
-def of_task(lab: Lab, task: Task, file: HandedIn, timeout_s: float) -> tuple[Access, ...]:
+def of_task(lab: Lab, task: Task, file: HandedIn, timeout_s: float) -> tuple[TracedAccess, ...]:
     """The accesses; none where the file does not get as far."""
     others = str(file.others or file.file.resolve().parent) if file.own_code else ""
-    words = [op_of(lab, task).name, case_of(task), task.label, str(file.file.resolve()), others, f"{timeout_s:g}"]
+    words = [
+        op_of(lab, task).name,
+        case_of(task),
+        task.label,
+        str(file.file.resolve()),
+        others,
+        f"{timeout_s:g}",
+    ]
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__, *words],
@@ -42,7 +49,7 @@ def of_task(lab: Lab, task: Task, file: HandedIn, timeout_s: float) -> tuple[Acc
             timeout=2 * timeout_s + _STARTING_S,
             check=True,
         )
-        return msgspec.json.decode(done.stdout.rpartition(b"\n")[2], type=tuple[Access, ...])
+        return msgspec.json.decode(done.stdout.rpartition(b"\n")[2], type=tuple[TracedAccess, ...])
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
         return ()
 

@@ -27,7 +27,7 @@ from compare.report.html.lanes import Picture
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
 from compare.sandbox.words import printable
-from compare.worker.messages import Access
+from compare.worker.messages import TracedAccess
 
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _SHOWN = 10
@@ -148,7 +148,7 @@ class TaskRun:
     pictures: tuple[Picture, ...] = ()
 
 
-def pictures_of(comparison: Comparison, label: str, accesses: Sequence[Access]) -> tuple[Picture, ...]:
+def pictures_of(comparison: Comparison, label: str, accesses: Sequence[TracedAccess]) -> tuple[Picture, ...]:
     """The roofline of a task's case with the student's row, and what the student's kernel accesses first."""
     labels = [row.label for case in comparison.cases for row in case.rows if fnmatchcase(row.label, label)]
     roofs = [roofline.picture(case, (labels or [label])[0]) for case in comparison.cases]

@@ -50,7 +50,9 @@ def place(pid: int, channel: Channel, request: messages.WorkerRequest[Any]) -> s
     It has to be ended afterwards.
     """
     until, message = time.monotonic() + _WAIT_S, None
-    with suppress(Exception):  # of what the worker has written, or of one that has ended: it is late all the same
+    with suppress(
+        Exception
+    ):  # of what the worker has written, or of one that has ended: it is late all the same
         while message is None and time.monotonic() < until:
             os.killpg(pid, SIGNAL)
             message = channel.receive(_AGAIN_S)

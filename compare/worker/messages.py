@@ -63,7 +63,7 @@ class Called(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-class Access(Struct, frozen=True):
+class TracedAccess(Struct, frozen=True):
     """A load or store of the first program or warp of a call, element by element."""
 
     where: str
@@ -213,7 +213,7 @@ class FindKernels(WorkerRequest[Profile], frozen=True):
     inputs: tuple[Placement, ...]
 
 
-class Trace(WorkerRequest[tuple[Access, ...]], frozen=True):
+class Trace(WorkerRequest[tuple[TracedAccess, ...]], frozen=True):
     """On a CPU: the first accesses of a call on inputs of a case."""
 
     case: str

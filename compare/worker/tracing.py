@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from triton.runtime import interpreter
 
 from compare import registry
 from compare.checking.stage import tensors_of
 from compare.model.op import Case, Implementation
-from compare.worker.messages import Access
+from compare.worker.messages import TracedAccess
+from cuda_impl import watch
 
 _MOST = 8
 """Accesses: a loop repeats the others."""
@@ -27,12 +29,13 @@ Span = tuple[int, int, str]
 """First address, the one behind the last, and the tensor's name."""
 
 
-def trace(impl: Implementation, case_text: str) -> tuple[Access, ...]:
+def trace(impl: Implementation, case_text: str) -> tuple[TracedAccess, ...]:
     """The accesses of a call of a Triton or CUDA implementation; none of other ways'."""
     op = registry.get_op(impl.op)
     case = Case.parse(case_text, op)
     inputs = tensors_of(op.make_inputs(case, torch.Generator().manual_seed(0), torch.device("cpu")))
-    impl, raw = impl.given(op.options(case)), []
+    impl = impl.given(op.options(case))
+    raw: Raw = []
     if impl.way == "triton":
         with _triton(impl.origin, [x.data_ptr() for x in inputs], raw):
             returned = impl.call(*inputs)
@@ -50,32 +53,34 @@ def trace(impl: Implementation, case_text: str) -> tuple[Access, ...]:
     return tuple(access for access in named if access.tensor)[:_MOST]
 
 
-Raw = list[tuple[Access, Any]]
+Raw = list[tuple[TracedAccess, Any]]
 """Without offsets, and the addresses."""
 
 
 @contextmanager
 def _triton(file: str, starts: Sequence[int], raw: Raw) -> Iterator[None]:
-    from triton.runtime import interpreter  # a worker of PyTorch's needs no Triton
-
     builder = interpreter.InterpreterBuilder
     load, store = builder.create_masked_load, builder.create_masked_store
     seen: set[tuple[str, str, int]] = set()
 
     def note(self: Any, kind: Any, ptrs: Any, mask: Any) -> None:
         where, lowest = _line(file), int(np.min(ptrs.data, initial=1 << 62))
-        key = where, kind, sum(start <= lowest for start in starts)  # of a loop the first time, for each tensor
+        key = (
+            where,
+            kind,
+            sum(start <= lowest for start in starts),
+        )  # of a loop the first time, for each tensor
         if any(self.grid_idx) or key in seen:
             return
         seen.add(key)
         addresses = np.asarray(ptrs.data).reshape(ptrs.data.shape or (1,))
         active = np.broadcast_to(np.asarray(getattr(mask, "data", mask), dtype=bool), addresses.shape)
         side = _SIDE if addresses.ndim > 1 else _SIDE * _SIDE
-        corner = (*(0 for _ in addresses.shape[:-2]), *(slice(side) for _ in addresses.shape[-2:]))
+        corner: Any = (*(0 for _ in addresses.shape[:-2]), *(slice(side) for _ in addresses.shape[-2:]))
         tile, active = addresses[corner], active[corner]
         size = ptrs.get_element_ty().primitive_bitwidth // 8
         flags = tuple(map(bool, np.ravel(active)))
-        raw.append((Access(where, kind, "", tile.shape, size, (), flags), tile.ravel()))
+        raw.append((TracedAccess(where, kind, "", tile.shape, size, (), flags), tile.ravel()))
 
     def noted_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         note(self, "load", ptrs, mask)
@@ -102,8 +107,6 @@ def _line(file: str) -> str:
 
 def _cuda(impl: Implementation, inputs: Sequence[torch.Tensor], raw: Raw) -> Any:
     """Call it, with what each instruction accesses for the first time by its warp's lanes."""
-    from cuda_impl import watch  # as above
-
     records: list[watch.Access] = []
     with watch.watched([], []), watch.recording(records):
         returned = impl.call(*inputs)
@@ -118,11 +121,11 @@ def _cuda(impl: Implementation, inputs: Sequence[torch.Tensor], raw: Raw) -> Any
         tensor = "shared memory" if first.shared else ""
         active = tuple(t in by_thread for t in range(_LANES))
         kind: Any = "store" if first.write else "load"
-        raw.append((Access(where, kind, tensor, (_LANES,), first.bytes, (), active), addresses))
+        raw.append((TracedAccess(where, kind, tensor, (_LANES,), first.bytes, (), active), addresses))
     return returned
 
 
-def _named(access: Access, addresses: Any, spans: Sequence[Span]) -> Access:
+def _named(access: TracedAccess, addresses: Any, spans: Sequence[Span]) -> TracedAccess:
     """With its tensor's name, and offsets from the tensor; in shared memory from the lowest address.
 
     Other memory has no name: of a launch's arguments, or of tensors that are not returned.
@@ -132,4 +135,4 @@ def _named(access: Access, addresses: Any, spans: Sequence[Span]) -> Access:
     begin, name = next(((b, n) for b, end, n in spans if b <= lowest < end), (lowest, ""))
     offsets = (int(a) - begin if on else 0 for a, on in zip(addresses, access.active, strict=True))
     words = {name: getattr(access, name) for name in access.__struct_fields__}
-    return Access(**{**words, "tensor": access.tensor or name, "offsets": tuple(offsets)})
+    return TracedAccess(**{**words, "tensor": access.tensor or name, "offsets": tuple(offsets)})

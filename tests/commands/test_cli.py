@@ -138,7 +138,9 @@ def test_options_may_come_before_the_command(printed: Printed) -> None:
     assert "vector_add" not in text, "it has no such implementation"
 
 
-@pytest.mark.parametrize("words", ["lab hint {} 01 2", "lab {} hint 01 2", "{} lab hint 01 2", "lab hint 01 {} 2"])
+@pytest.mark.parametrize(
+    "words", ["lab hint {} 01 2", "lab {} hint 01 2", "{} lab hint 01 2", "lab hint 01 {} 2"]
+)
 def test_options_may_come_between_the_words_of_a_command(words: str, printed: Printed) -> None:
     text, _ = printed(*words.format("--device cpu").split())
     assert text.startswith("Hint 2 of ")

@@ -71,9 +71,19 @@ def test_the_first_hint_is_about_what_fails(lab: str, title: str, number: int) -
 @pytest.mark.parametrize(
     ("name", "result", "hint", "follow"),
     [
-        ("Triton: rows of any length", "wrong", "HINT  2 of 8, rows of any length: triton_onepass.py: tl.", "check"),
+        (
+            "Triton: rows of any length",
+            "wrong",
+            "HINT  2 of 8, rows of any length: triton_onepass.py: tl.",
+            "check",
+        ),
         ("CUDA: rows of any length", "error", "HINT  5 of 8", "check"),
-        ("CUDA, long rows: at most 64 registers", "wrong", "HINT  8 of 8, at most 64 registers: Task 4", "check"),
+        (
+            "CUDA, long rows: at most 64 registers",
+            "wrong",
+            "HINT  8 of 8, at most 64 registers: Task 4",
+            "check",
+        ),
         ("CUDA: rows of any length", "not started", "", "hint 04 5"),
         ("CUDA: rows of any length", "timeout", "", "hint 04 5"),
     ],

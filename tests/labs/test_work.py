@@ -36,7 +36,9 @@ def test_the_form_is_read_back(mine: Path) -> None:
     text = (mine / ANSWERS).read_text()
     text = text.replace('fastest = ""', 'fastest = "cupy.scalar"').replace('registers = ""', "registers = 32")
     text = text.replace('lanes = """\n', 'lanes = """\nOne <b>thread</b> each.\n')
-    (mine / ANSWERS).write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))  # as Windows' Notepad saves it
+    (mine / ANSWERS).write_bytes(
+        text.replace("\n", "\r\n").encode("utf-8-sig")
+    )  # as Windows' Notepad saves it
     work = read_folder(mine)
     assert work.predictions == {"fastest": "cupy.scalar", "registers": 32.0}
     assert work.answers["lanes"] == "One <b>thread</b> each."

@@ -7,7 +7,9 @@ import pytest
 from compare.labs.marking import Marks, Part
 from compare.report import glossary, labs
 
-MARKS = Marks("ana", "01", "", False, "", "", (Part("CUDA: whole", 0, 1, "wrong", "by up to 40 fp32 roundings"),))
+MARKS = Marks(
+    "ana", "01", "", False, "", "", (Part("CUDA: whole", 0, 1, "wrong", "by up to 40 fp32 roundings"),)
+)
 
 
 def test_each_term_begins_its_line_and_few_are_shown() -> None:

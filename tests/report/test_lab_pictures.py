@@ -10,15 +10,21 @@ import made_up
 from compare.report import labs
 from compare.report.html import lanes, roofline
 from compare.timing import figures
-from compare.worker.messages import Access
+from compare.worker.messages import TracedAccess
 from loops import for_each
 
-WARP = Access("mine.py:4", "load", "x", (32,), 4, tuple(range(0, 128, 4)), (True,) * 32)
-COLUMN = Access("mine.py:4", "store", "y", (32,), 4, tuple(range(0, 32 * 132, 132)), (True,) * 32)
-SHARED = Access("mine.py:5", "load", "shared memory", (32,), 4, tuple(range(0, 32 * 128, 128)), (True,) * 32)
-PADDED = Access("mine.py:5", "load", "shared memory", (32,), 4, tuple(range(0, 32 * 132, 132)), (True,) * 32)
-MASKED = Access("mine.py:6", "load", "x", (64,), 4, tuple(range(0, 256, 4)), (True,) * 33 + (False,) * 31)
-WIDE = Access("mine.py:7", "load", "x", (32,), 16, tuple(range(8, 520, 16)), (True,) * 32)
+WARP = TracedAccess("mine.py:4", "load", "x", (32,), 4, tuple(range(0, 128, 4)), (True,) * 32)
+COLUMN = TracedAccess("mine.py:4", "store", "y", (32,), 4, tuple(range(0, 32 * 132, 132)), (True,) * 32)
+SHARED = TracedAccess(
+    "mine.py:5", "load", "shared memory", (32,), 4, tuple(range(0, 32 * 128, 128)), (True,) * 32
+)
+PADDED = TracedAccess(
+    "mine.py:5", "load", "shared memory", (32,), 4, tuple(range(0, 32 * 132, 132)), (True,) * 32
+)
+MASKED = TracedAccess(
+    "mine.py:6", "load", "x", (64,), 4, tuple(range(0, 256, 4)), (True,) * 33 + (False,) * 31
+)
+WIDE = TracedAccess("mine.py:7", "load", "x", (32,), 16, tuple(range(8, 520, 16)), (True,) * 32)
 SQUARES = "{http://www.w3.org/2000/svg}rect"
 
 
@@ -33,13 +39,15 @@ SQUARES = "{http://www.w3.org/2000/svg}rect"
         (WIDE, "17 sectors of 32 bytes, 16 at the least.", 32 + 16),
     ],
 )
-def test_the_lanes_of_an_access(access: Access, says: str, squares: int) -> None:
+def test_the_lanes_of_an_access(access: TracedAccess, says: str, squares: int) -> None:
     picture = lanes.picture(access)
     assert says in picture.caption
     root = ElementTree.fromstring(picture.svg)
     assert root[0].text == picture.caption, "the text for a screen reader"
     assert len(root.findall(SQUARES)) == squares
-    assert len([each for each in root.iter(SQUARES) if each.get("fill") == "none"]) == picture.svg.count("none")
+    assert len([each for each in root.iter(SQUARES) if each.get("fill") == "none"]) == picture.svg.count(
+        "none"
+    )
     assert not re.search("#[0-9a-f]{3}", picture.svg), "colours of the page: light or dark"
 
 
@@ -52,8 +60,8 @@ def test_the_points_of_a_roofline_lie_as_high_as_their_speed() -> None:
     assert "Yours: " in picture.caption
     assert "measured in this run" in picture.caption
     root = ElementTree.fromstring(picture.svg)
-    circles = [each for each in root.iter("{http://www.w3.org/2000/svg}circle")]
-    timed = sorted((figures.cold_us(row) for row in case.rows if row.timing))
+    circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    timed = sorted(figures.cold_us(row) for row in case.rows if row.timing)
     assert len(circles) == len(timed)
     heights = [float(each.get("cy", "")) for each in circles]
     assert heights == sorted(heights), "the fastest is the highest"
@@ -65,7 +73,7 @@ def test_the_points_of_a_roofline_lie_as_high_as_their_speed() -> None:
 
 
 def test_a_page_has_each_picture_above_its_caption_and_no_other_markup() -> None:
-    hostile = lanes.picture(Access("<b>*x*.py:1", "load", "x", (1,), 4, (0,), (True,)))
+    hostile = lanes.picture(TracedAccess("<b>*x*.py:1", "load", "x", (1,), 4, (0,), (True,)))
     text = labs._plain(hostile.caption)
     page = labs.html(f"# Lab\n\n{text}\n", "Lab", [hostile])
     assert page.index("<svg") < page.index("<figcaption><p>&lt;b&gt;*x*.py:1 loads 1")

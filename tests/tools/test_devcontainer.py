@@ -35,6 +35,6 @@ def test_its_last_command_is_one_of_this_project() -> None:
 
 def test_the_editor_takes_the_environment_that_is_made() -> None:
     python = CONTAINER["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
-    made = re.search(r"(?m)^ENV\s*:?=\s*(\S+)", (ROOT / "Makefile").read_text())
+    made = re.search(r"(?m)^\s*ENV := (\S+)", (ROOT / "Makefile").read_text())
     assert made
     assert python.startswith(f"${{containerWorkspaceFolder}}/{made[1].partition('/')[0]}")

@@ -9,11 +9,11 @@ import pytest
 from compare.labs import lab as labs
 from compare.labs import traces
 from compare.labs.running import HandedIn
-from compare.worker.messages import Access
+from compare.worker.messages import TracedAccess
 from right_files import ALL
 
 
-def accesses(lab: str, name: str, folder: Path, *change: str) -> tuple[Access, ...]:
+def accesses(lab: str, name: str, folder: Path, *change: str) -> tuple[TracedAccess, ...]:
     right = next(each for each in ALL if each.file == name)
     text = right.text.replace(*change) if change else right.text
     (folder / name).write_text(text)

@@ -13,7 +13,8 @@ default case and its speedup over the level before, ``overview`` a line for each
 ``crosscheck`` cold times by other instruments, ``switch VARIABLE OP`` what an environment variable makes the
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
-measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  `PICTURES` are files of their own.
+measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  `PICTURES` are files of
+their own.
 """
 
 from __future__ import annotations

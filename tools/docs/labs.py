@@ -34,7 +34,10 @@ def machines(number: str) -> str:
     lab = labs.find(number)
     rows = tuple((name, lab.tiers[tier]) for tier, name in MACHINES.items())
     headers = ("machine", "what differs")
-    points, of = (sum(speed.points for task in lab.task for speed in task.speed), marking.total(lab, speed=True))
+    points, of = (
+        sum(speed.points for task in lab.task for speed in task.speed),
+        marking.total(lab, speed=True),
+    )
     needs = f"A GPU is needed for speed: {points:g} of {of:g} points, left out of the total without one."
     return f"{needs}\n\n{markdown.table(Table('Machines', headers, rows, headers))}"
 

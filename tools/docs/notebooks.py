@@ -35,10 +35,7 @@ _RUN = "!{sys.executable} -m compare"
 
 def every_notebook() -> dict[Path, Callable[[], str]]:
     """By file, relative to the project: what makes the notebook."""
-    return {
-        lab.path.parent.relative_to(ROOT) / "lab.ipynb": partial(notebook, lab)
-        for lab in every()
-    }
+    return {lab.path.parent.relative_to(ROOT) / "lab.ipynb": partial(notebook, lab) for lab in every()}
 
 
 def notebook(lab: Lab) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil
 
-from compare.worker.messages import Access
+from compare.worker.messages import TracedAccess
 
 SECTOR_BYTES, BANKS, BANK_BYTES, LANES = 32, 32, 4, 32
 SHARED = "shared memory"
@@ -26,13 +26,15 @@ class Picture:
     caption: str
 
 
-def picture(access: Access) -> Picture:
+def picture(access: TracedAccess) -> Picture:
     """The lanes of one access, in order; below them its sectors, and its tile if some of it is masked."""
     lanes = [*zip(access.offsets, access.active, strict=True)][:LANES]
     caption = words(access)
     shared = access.tensor == SHARED
     units = [offset // BANK_BYTES % BANKS if shared else offset // SECTOR_BYTES for offset, _ in lanes]
-    order = {unit: n for n, unit in enumerate(sorted({u for u, (_, on) in zip(units, lanes, strict=True) if on}))}
+    order = {
+        unit: n for n, unit in enumerate(sorted({u for u, (_, on) in zip(units, lanes, strict=True) if on}))
+    }
     parts = [_label(0, "lanes")]
     for lane, (unit, (_, on)) in enumerate(zip(units, lanes, strict=True)):
         text = (unit if shared else order[unit]) if on else ""
@@ -55,11 +57,12 @@ def picture(access: Access) -> Picture:
     return Picture(f"{svg}<title>{escape(caption)}</title>{''.join(parts)}</svg>", caption)
 
 
-def words(access: Access) -> str:
+def words(access: TracedAccess) -> str:
     """What the picture shows: how many sectors or banks, the least there may be, what is masked."""
     lanes = [offset for offset, on in zip(access.offsets, access.active, strict=True) if on][:LANES]
     verb = {"load": "loads", "store": "stores"}[access.kind]
-    what = f"{access.where or 'The kernel'} {verb} {len(lanes)} elements of {access.bytes} bytes, {access.tensor}"
+    who = access.where or "The kernel"
+    what = f"{who} {verb} {len(lanes)} elements of {access.bytes} bytes, {access.tensor}"
     if access.tensor == SHARED:
         by_bank: dict[int, set[int]] = {}
         for offset in lanes:
@@ -96,12 +99,13 @@ def _cell(column: int, y: int, colour: int | None, text: str) -> str:
     fill = "none" if colour is None else _COLOURS[colour % len(_COLOURS)]
     dashes = ' stroke-dasharray="3 2"' if colour is None else ""
     x = _LEFT + column * _STEP
-    square = f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" fill="{fill}" stroke="var(--faint)"{dashes}/>'
+    size = f'width="{_CELL}" height="{_CELL}"'
+    square = f'<rect x="{x}" y="{y}" {size} fill="{fill}" stroke="var(--faint)"{dashes}/>'
     style = 'font-size="8" text-anchor="middle" fill="var(--paper)"'
     return f'{square}<text x="{x + _CELL / 2}" y="{y + 11}" {style}>{text}</text>' if text else square
 
 
-def _tile(access: Access, top: int) -> tuple[list[str], int]:
+def _tile(access: TracedAccess, top: int) -> tuple[list[str], int]:
     """A small square for each element, and how many rows they fill."""
     columns = access.shape[-1] if len(access.shape) > 1 else LANES
     squares = [

@@ -51,7 +51,9 @@ def picture(case: CaseComparison, mine: str) -> Picture | None:
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>')
         parts.append(_text(x + 10, beside + 4, f"{label}, {reached:.3g} TFLOP/s", "start"))
     caption = _caption(case, mine, points, intensity)
-    head = f'<svg role="img" viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" xmlns="http://www.w3.org/2000/svg">'
+    head = (
+        f'<svg role="img" viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" xmlns="http://www.w3.org/2000/svg">'
+    )
     return Picture(f"{head}<title>{escape(caption)}</title>{''.join(parts)}</svg>", caption)
 
 
@@ -61,7 +63,11 @@ def _caption(case: CaseComparison, mine: str, points: dict[str, float], intensit
     fastest = max(points, key=lambda label: points[label], default="")
     text = f"Roofline of {case.case}, {intensity:.3g} FLOP/B. Ceilings and times: {where}."
     text += f" Fastest: {fastest}, {points[fastest]:.3g} TFLOP/s." if fastest else ""
-    own = f" Yours: {points[mine]:.3g} TFLOP/s." if mine in points else " Yours was not timed: that needs a GPU."
+    own = (
+        f" Yours: {points[mine]:.3g} TFLOP/s."
+        if mine in points
+        else " Yours was not timed: that needs a GPU."
+    )
     return text + own
 
 
