@@ -13,8 +13,9 @@ from compare.timing import figures
 from compare.worker.messages import TracedAccess
 from loops import for_each
 
-WARP = TracedAccess("mine.py:4", "load", "x", (32,), 4, tuple(range(0, 128, 4)), (True,) * 32)
-COLUMN = TracedAccess("mine.py:4", "store", "y", (32,), 4, tuple(range(0, 32 * 132, 132)), (True,) * 32)
+ALL = (True,) * 32
+WARP = TracedAccess("mine.py:4", "load", "x", (32,), 4, tuple(range(0, 128, 4)), ALL)
+COLUMN = TracedAccess("mine.py:4", "store", "y", (32,), 4, tuple(range(0, 32 * 132, 132)), ALL)
 SHARED = TracedAccess(
     "mine.py:5", "load", "shared memory", (32,), 4, tuple(range(0, 32 * 128, 128)), (True,) * 32
 )
@@ -24,7 +25,7 @@ PADDED = TracedAccess(
 MASKED = TracedAccess(
     "mine.py:6", "load", "x", (64,), 4, tuple(range(0, 256, 4)), (True,) * 33 + (False,) * 31
 )
-WIDE = TracedAccess("mine.py:7", "load", "x", (32,), 16, tuple(range(8, 520, 16)), (True,) * 32)
+WIDE = TracedAccess("mine.py:7", "load", "x", (32,), 16, tuple(range(8, 520, 16)), ALL)
 SQUARES = "{http://www.w3.org/2000/svg}rect"
 
 
