@@ -85,7 +85,7 @@ def _run(words: list[str]) -> int:
         words.remove(command)
     else:
         command = ""
-    arguments, rest = parser_of(command).parse_known_args(words)
+    arguments, rest = parser_of(command).parse_known_intermixed_args(words)
     if rest:
         raise UsageError(_misplaced(command, rest))
     outputs.check({f"--{name}": getattr(arguments, name, None) for name in options.FILES})

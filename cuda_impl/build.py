@@ -409,7 +409,6 @@ _WATCH = (
     "-fsanitize=thread",
     "-fsanitize=alignment,bounds,integer-divide-by-zero",
     *("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s"),  # not the sanitizers' own
-    "-g1",
 )
 
 
@@ -483,7 +482,7 @@ def host_kernel(source: str, name: str, watched: bool = False) -> Path:
     users = source_text(source)
     text = f"{for_host(users)}\nHOST_ENTRY({name})\n"
     runtime, header = host_runtime(), host_header()
-    command = [*_host_command(sanitizing()), *(_WATCH if watched else ()), "-include", str(header)]
+    command = [*_host_command(sanitizing()), "-g1", *(_WATCH if watched else ()), "-include", str(header)]
     folders = flags.KERNELS, flags.HOST
     key = digest(_contents(text, folders), command, runtime.name, _identity(gxx()))
 

@@ -203,6 +203,7 @@ class HostKernel:
         packed = (_HostArgument * len(args))(*(self._packed(i, arg) for i, arg in enumerate(args)))
         error = ctypes.create_string_buffer(512)
         library, launch = self._watched if watch.watching.get() else self._plain
+        watch.launched.append((library, self._source))
         failed = launch(
             _three(grid),
             _three(block),

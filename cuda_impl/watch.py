@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import re
 import subprocess
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,6 +19,10 @@ Span = tuple[int, int]
 
 watching: ContextVar[bool] = ContextVar("watching", default=False)
 """Whether kernels are launched in the build that checks them."""
+
+
+launched: deque[tuple[Path, str]] = deque(maxlen=1)
+"""The build and the source of the last launch."""
 
 
 @contextlib.contextmanager
@@ -40,6 +45,30 @@ def watched(arenas: Sequence[Span], tensors: Sequence[Span]) -> Iterator[None]:
     finally:
         watching.reset(token)
         watch(None, ctypes.c_size_t(0), None, ctypes.c_size_t(0))
+
+
+class Access(ctypes.Structure):
+    """``host::Recorded`` of host/watch.cpp: an access of a thread of the first warp."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("address", "code")),
+        *((name, ctypes.c_uint32) for name in ("thread", "bytes", "write", "shared")),
+    )
+
+
+@contextlib.contextmanager
+def recording(accesses: list[Access]) -> Iterator[None]:
+    """Within `watched`: append what the first warp of the first launch accesses, in each thread's order."""
+    runtime = ctypes.CDLL(str(build.host_runtime()))
+    runtime.host_record(1)
+    try:
+        yield
+    finally:
+        runtime.host_record(0)
+        runtime.host_recorded.restype = ctypes.c_size_t
+        records = (Access * runtime.host_recorded(None, ctypes.c_size_t(0)))()
+        runtime.host_recorded(records, ctypes.c_size_t(len(records)))
+        accesses += records
 
 
 def with_lines(problem: str, library: Path, text: str) -> str:

@@ -121,6 +121,8 @@ def _add_how(add: Any) -> None:
         action="store_false",
         help="check --load files on these cases only, not on the op's small hard ones as well",
     )
+    quick = "read no registers or shared memory: a run that only checks compiles nothing for a GPU"
+    add("--no-resources", dest="resources", action="store_false", help=quick)
     sanitize = (
         "also run --load files, or what --only names, under compute-sanitizer: memory accesses, races, "
     )
@@ -210,6 +212,7 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
         device=arguments.device,
         seed=arguments.seed,
         budget_s=arguments.budget or number * (SWEEP_BUDGET_S if arguments.sweep else BUDGET_S),
+        resources=arguments.resources,
         hard_inputs=arguments.hard_inputs,
         sanitize=arguments.sanitize,
         sustained=arguments.sustained,

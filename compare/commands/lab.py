@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING
 
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, UsageError
+from compare.model.result import Options
 
 if TYPE_CHECKING:
     from compare.labs.lab import Lab, Task
+    from compare.labs.marking import Part
     from compare.labs.work import Work
-    from compare.model.result import Comparison
+    from compare.report.labs import TaskRun
 
 _TAKES: dict[str, tuple[str, ...]] = {
     "list": (),
@@ -41,19 +43,27 @@ _TAKES: dict[str, tuple[str, ...]] = {
 }
 """By what it does: the words that follow."""
 
+_CHECK_S = 20.0
+"""An endless loop ends after this."""
+_TRIED = ("wrong", "error")
+"""Results of code that was written, and that a hint helps."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="?", default="list", choices=tuple(_TAKES), metavar="|".join(_TAKES))
     add("words", nargs="*", metavar="LAB|DIR", help="a lab's number or name; your folder")
     options.add_device(add)
-    options.add_timeout(add)
+    options.add_timeout(add, None, f"; of check: {_CHECK_S:.0f}")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what ``arguments.what`` says; the exit status."""
-    options.check_timeout(arguments.timeout)
     what, words = arguments.what, arguments.words
+    timeout_s = arguments.timeout
+    if timeout_s is None:
+        timeout_s = _CHECK_S if what == "check" else Options.timeout_s
+    options.check_timeout(timeout_s)
     if len(words) != len(_TAKES[what]):
         form = " ".join(("lab", what, *_TAKES[what]))
         raise UsageError(f"lab {what}: got {len(words)} words behind it; write {form}")
@@ -63,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         return hint(*words)
     if what == "list":
         return show_labs()
-    return (check if what == "check" else report)(Path(words[0]), arguments.device, arguments.timeout)
+    return (check if what == "check" else report)(Path(words[0]), arguments.device, timeout_s)
 
 
 # --------------------------------------------------------------------------- the work
@@ -113,6 +123,7 @@ def hint(word: str, number: str) -> int:
 
 def check(folder: Path, device: str, timeout_s: float) -> int:
     """Run the tests of every task that is started; no speed is shown."""
+    from compare.device import pick
     from compare.labs import marking, work
     from compare.labs.running import Allowance, stop_on_signals
     from compare.report import labs as pages
@@ -121,17 +132,39 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     mine = work.read_folder(folder)
     prepare(device, mine.lab.ops)
     mine = replace(mine, allowance=Allowance(stop=stop_on_signals()))
+    if pick(device).type == "cpu":
+        outputs.say(f"{mine.name}: the first group of each file, then all groups")
+        for task in {task.file: task for task in reversed(mine.lab.task)}.values():
+            pages.put_part(marking.first_look(mine, task, device, timeout_s))
     marks = marking.correctness(mine, device, timeout_s, outputs.say)
     if mine.problem:
         print(mine.problem, file=sys.stderr)
-    failed = [part.name for part in marks.parts if part.result != "passed"]
-    first = {name.partition(": ")[0]: name for name in reversed(failed)}
-    pages.put(pages.marks_table(marks), first.values())
+    failed = [part for part in marks.parts if part.result != "passed"]
+    first = {part.name.partition(": ")[0]: part.name for part in reversed(failed)}
+    pages.put(pages.marks_table(marks), first.values(), explain=True)
     follow = f"lab report {folder}"
     if failed:
-        follow = f"lab hint {mine.lab.number} {_first_hint(mine.lab, failed[0].partition(': ')[0])}"
+        wrong = (part for part in failed if part.result in _TRIED)
+        follow = _help(mine.lab, next(wrong, failed[0]), folder)
     print(f"\nNEXT  python -m compare {follow}")
     return status.of_marks([marks])
+
+
+def _help(lab: Lab, part: Part, folder: Path) -> str:
+    """Print the hint about a part that is wrong; what to type next."""
+    from compare.report import terminal
+
+    title, _, name = part.name.partition(": ")
+    task = next(task for task in lab.task if task.title == title)
+    about = [each.hint for each in task.group if each.name == name]
+    about += [each.hint for each in task.limit if each.words == name]
+    number = next((number for number in about if 0 < number <= len(lab.hint)), 0)
+    if not number or part.result not in _TRIED:
+        return f"lab hint {lab.number} {number or _first_hint(lab, title)}"
+    text = f"HINT  {number} of {len(lab.hint)}, {name}: {lab.hint[number - 1].strip()}"
+    print()
+    terminal.put(lambda width: terminal.paragraph(text, min(width, 80), hanging="      "))
+    return f"lab check {folder}"
 
 
 def _first_hint(lab: Lab, title: str) -> int:
@@ -165,17 +198,22 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
     outcomes = prediction.outcomes(lab.prediction, predictions, lab.op, device, timeout_s)
     runs = [measured for task in lab.task if (measured := _task(mine, task, device, timeout_s))]
     page = pages.student_page(mine, outcomes, runs)
+    pictures = [picture for done in runs for picture in done.pictures]
     outputs.write(folder / "report.md", page)
-    outputs.write(folder / "report.html", pages.html(page, f"Lab {lab.number}: {mine.name}"))
+    outputs.write(folder / "report.html", pages.html(page, f"Lab {lab.number}: {mine.name}", pictures))
     terminal.put(lambda width: terminal.laid_out(pages.outcomes_table(outcomes), width))
     print(f"\nwrote {folder / 'report.md'} and {folder / 'report.html'}")
     return status.SUCCESS
 
 
-def _task(mine: Work, task: Task, device: str, timeout_s: float) -> tuple[str, Comparison] | None:
-    """The student's row among ours, at the size whose speed counts, or else at the largest that is tested."""
+def _task(mine: Work, task: Task, device: str, timeout_s: float) -> TaskRun | None:
+    """The student's row among ours, at the size whose speed counts, or else at the largest that is tested.
+
+    The pictures are of a small case that is tested.
+    """
     from compare.labs import lab as labs
-    from compare.labs import running
+    from compare.labs import running, traces
+    from compare.report import labs as pages
 
     outputs.say(f"measuring {task.file}")
     file, op = mine.handed_in(task), labs.op_of(mine.lab, task)
@@ -185,4 +223,6 @@ def _task(mine: Work, task: Task, device: str, timeout_s: float) -> tuple[str, C
     if measured.comparison is None:
         print(f"{task.file}: {measured.error}", file=sys.stderr)
         return None
-    return task.title, measured.comparison
+    accesses = traces.of_task(mine.lab, task, file, timeout_s)
+    pictures = pages.pictures_of(measured.comparison, task.label, accesses)
+    return pages.TaskRun(task.title, measured.comparison, pictures)

@@ -53,6 +53,8 @@ class Group:
     name: str
     points: float
     cases: tuple[str, ...]
+    hint: int = 0
+    """Which of the lab's hints is about it, from 1; 0: none."""
 
     def __post_init__(self) -> None:
         _check_numbers(points=self.points)
@@ -87,6 +89,8 @@ class Limit:
     """``instruction``: without its shape, ``HMMA``."""
     requires: str = ""
     """The earliest architecture that can have it, ``sm_80``; on others the limit is left out."""
+    hint: int = 0
+    """As of a group."""
 
     def __post_init__(self) -> None:
         _check_numbers(points=self.points)

@@ -142,6 +142,18 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
     return Marks(work.name, work.lab.name, "".join(devices[:1]), gpu, _now(), work.digest, parts)
 
 
+def first_look(work: Work, task: Task, device: str, timeout_s: float) -> Part:
+    """The result of a task's first group, from a run that compiles nothing for a GPU."""
+    op, group, runs = op_of(work.lab, task), task.group[0], _Runs(work, task, device, timeout_s)
+    try:
+        work.content(task.file)
+    except UsageError as error:
+        return part_of(f"{task.title}: {group.name}", group.points, "error", str(error))
+    file = replace(work.handed_in(task), inspected=False)
+    done = run(op.name, group.cases, [task.label], device, timeout_s, file, work.allowance)
+    return _group(work, task, group, done, runs)
+
+
 def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) -> Marks:
     """``marks`` with the other parts: speed, which is left out without a GPU, predictions and answers."""
     parts: list[Part] = []

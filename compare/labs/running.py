@@ -114,6 +114,8 @@ class HandedIn:
     """The class's folder, of which it sees its own folder only."""
     sanitized: bool = False
     """Whether it is run under compute-sanitizer too: on a GPU."""
+    inspected: bool = True
+    """Whether its kernels are compiled for a GPU, and their registers read."""
 
     @property
     def own_code(self) -> list[str]:
@@ -163,7 +165,7 @@ def run(
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         if load:
-            words += ["--load", loaded, *load.own_code]
+            words += ["--load", loaded, *load.own_code, *["--no-resources"][load.inspected :]]
         if pick(device).type == "cpu":
             words += ["--arch", _ARCH]
         elif load and load.sanitized:

@@ -16,9 +16,12 @@ from compare.labs.running import Allowance, HandedIn
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
 from compare.records.reading import read_bytes
+from compare.registry import ROOT
 from compare.sandbox.words import printable
 
 ANSWERS = "answers.toml"
+STARTED_FROM = '"where this project is"'
+"""In a notebook: `start` writes this project's folder there."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,12 @@ def start(lab: Lab, folder: Path) -> list[Path]:
         raise UsageError(f"{folder} is not empty: name a new folder, so that no work is overwritten")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in [lab.path.parent / "README.md", *lab.starters, *lab.path.parent.glob("*.ipynb")]:
+        for path in [lab.path.parent / "README.md", *lab.starters]:
             shutil.copyfile(path, folder / path.name)
+        for path in lab.path.parent.glob("*.ipynb"):
+            there = json.dumps(json.dumps(str(ROOT)))[1:-1]  # a string of Python's in one of JSON's
+            text = path.read_text().replace(json.dumps(STARTED_FROM)[1:-1], there)
+            write_whole(folder / path.name, text)
         write_whole(folder / ANSWERS, form(lab))
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}. Name another folder") from None

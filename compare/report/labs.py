@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -19,10 +21,13 @@ from compare.labs.marking import Marks, Part
 from compare.labs.prediction import ScoredPrediction
 from compare.labs.work import Work
 from compare.model.result import Comparison
-from compare.report import csv_file, markdown, terminal
+from compare.report import csv_file, glossary, markdown, terminal
+from compare.report.html import lanes, roofline
+from compare.report.html.lanes import Picture
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
 from compare.sandbox.words import printable
+from compare.worker.messages import TracedAccess
 
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _SHOWN = 10
@@ -47,11 +52,19 @@ def class_table(all_marks: Sequence[Marks], title: str) -> Table:
     return Table(title, ("student", "points", "share", "first problem"), tuple(rows), ("first problem",))
 
 
-def put(table: Table, explained: Collection[str] | None = None) -> None:
+def put_part(part: Part) -> None:
+    """Print a part's result and its reason."""
+    text = ": ".join(filter(None, (part.name, WORDS[part.result], detail(part))))
+    terminal.put(lambda width: terminal.paragraph(text, min(width, 80), hanging="  "))
+    sys.stdout.flush()
+
+
+def put(table: Table, explained: Collection[str] | None = None, *, explain: bool = False) -> None:
     """Print a table whose last column is prose: that stands below the lines.
 
     Args:
         explained: the lines whose prose is shown; None: all.
+        explain: the prose's terms as well.
     """
     narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
 
@@ -60,6 +73,8 @@ def put(table: Table, explained: Collection[str] | None = None) -> None:
         for name, *_, prose in table.rows:
             if prose and (explained is None or name in explained):
                 lines.append(terminal.paragraph(f"{name}: {prose}", min(width, 80), hanging="  "))
+        terms = glossary.lines("\n".join(lines[1:])) if explain else []
+        lines += [terminal.paragraph(term, min(width, 80), hanging="  ") for term in ("", *terms) if terms]
         return "\n".join(lines).rstrip()
 
     terminal.put(render)
@@ -124,21 +139,32 @@ def shown(value: str | float | None, form: str = "{:.4g}") -> str:
 # --------------------------------------------------------------------------- pages
 
 
-def student_page(
-    work: Work, outcomes: Sequence[ScoredPrediction], runs: Sequence[tuple[str, Comparison]]
-) -> str:
-    """Markdown: predictions beside measurements, the student's rows among ours, the answers.
+@dataclass(frozen=True)
+class TaskRun:
+    """What a report shows of a task."""
 
-    Args:
-        runs: for each task its title and a comparison.
-    """
+    title: str
+    comparison: Comparison
+    pictures: tuple[Picture, ...] = ()
+
+
+def pictures_of(comparison: Comparison, label: str, accesses: Sequence[TracedAccess]) -> tuple[Picture, ...]:
+    """The roofline of a task's case with the student's row, and what the student's kernel accesses first."""
+    labels = [row.label for case in comparison.cases for row in case.rows if fnmatchcase(row.label, label)]
+    roofs = [roofline.picture(case, (labels or [label])[0]) for case in comparison.cases]
+    return (*filter(None, roofs), *map(lanes.picture, accesses))
+
+
+def student_page(work: Work, outcomes: Sequence[ScoredPrediction], runs: Sequence[TaskRun]) -> str:
+    """Markdown: predictions beside measurements, the student's rows among ours, the answers."""
     parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {_plain(work.name)}."]
     if outcomes:
         table = outcomes_table(outcomes)
         parts += ["## Predictions", markdown.table(table), *table.legend]
         parts += [f"- {each.prediction.name}: {_flat(each.prediction.question)}" for each in outcomes]
-    for title, comparison in runs:
-        parts += [f"## {title}", markdown.section(comparison).partition("\n\n")[2]]
+    for run in runs:
+        parts += [f"## {run.title}", markdown.section(run.comparison).partition("\n\n")[2]]
+        parts += [_plain(picture.caption) for picture in run.pictures]
     parts.append("## Answers")
     for question in work.lab.question:
         parts += [f"**{question.text.strip()}**", work.answers[question.name] or "*Not answered.*"]
@@ -210,12 +236,15 @@ def _first_problem(marks: Marks) -> str:
     return shorten(text, 160, placeholder=" ...")
 
 
-def html(text: str, title: str) -> str:
-    """A Markdown page as one self-contained HTML file."""
+def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
+    """A Markdown page as one self-contained HTML file; each picture stands above its caption."""
     # Its tags are the reader's own: a student's are escaped.
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     body = body.replace("&lt;br&gt;", "<br>")
+    for each in pictures:
+        caption = f"<p>{escape(each.caption)}</p>"
+        body = body.replace(caption, f"<figure>{each.svg}<figcaption>{caption}</figcaption></figure>", 1)
     style = f"{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -45,7 +45,7 @@ from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.words import instead_of, raised_in
 from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
-from compare.worker import messages, own_code
+from compare.worker import late, messages, own_code, tracing
 from compare.worker.channel import Channel
 from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
@@ -72,6 +72,7 @@ def main(
         host_bytes: as there.
         box: the isolation, the folder to write to, and what is hidden, for a user's file.
     """
+    late.ignore()
     limits.confine(connection, output, lifeline, host_bytes)
     if box is not None:
         kernel.end_with_parent()  # the lifeline's signal would not end a stopped process
@@ -79,6 +80,7 @@ def main(
         isolation.enter(found, private, lifeline, gpu=host_bytes is None, hidden=hidden)
         kernel.end_with_parent()  # this may be another process now
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    late.prepare()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -108,6 +110,8 @@ def answered(handlers: Handlers, asked: NumberedRequest) -> Answer:
     try:
         return Answer(asked.number, value=handlers.handle(asked.request))
     except BaseException as error:  # user code may raise anything
+        if isinstance(error, late.TookTooLong):
+            late.ignore()
         raised, lost = _error(error, handlers.file, gpu=handlers.on_gpu), handlers.recover()
         traceback.clear_frames(error.__traceback__)  # frees the memory that the frames hold
         return Answer(asked.number, raised=raised, lost=lost)
@@ -200,6 +204,8 @@ class Handlers:
                 self._replay(request)
             case messages.FindKernels():
                 return self._find_kernels(request)
+            case messages.Trace():
+                return tracing.trace(self.impl, request.case)
             case messages.FindLaunched():
                 return launched(self.impl)
             case messages.ReadResources():

@@ -63,6 +63,24 @@ class Called(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
+class TracedAccess(Struct, frozen=True):
+    """A load or store of the first program or warp of a call, element by element."""
+
+    where: str
+    """``mine.py:14``."""
+    kind: Literal["load", "store"]
+    tensor: str
+    """``x``, or ``shared memory``."""
+    shape: tuple[int, ...]
+    """Of the elements below: those of a tile, or a warp's lanes."""
+    bytes: int
+    """Of one element."""
+    offsets: tuple[int, ...]
+    """Bytes from the tensor's first one, in row-major order."""
+    active: tuple[bool, ...]
+    """Whether the mask, or the branch, lets it access."""
+
+
 class Profile(Struct, frozen=True):
     """Kernels of a call."""
 
@@ -200,6 +218,12 @@ class FindKernels(WorkerRequest[Profile], frozen=True):
     """Find the resources of every kernel of a call."""
 
     inputs: tuple[Placement, ...]
+
+
+class Trace(WorkerRequest[tuple[TracedAccess, ...]], frozen=True):
+    """On a CPU: the first accesses of a call on inputs of a case."""
+
+    case: str
 
 
 class FindLaunched(WorkerRequest[Launched], frozen=True):

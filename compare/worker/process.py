@@ -29,7 +29,7 @@ from compare.model.result import Options
 from compare.sandbox import isolation, limits
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import how_it_ended, printable
-from compare.worker import messages, server
+from compare.worker import late, messages, server
 from compare.worker.channel import Channel, Malformed
 from compare.worker.messages import Answer, AnswerT, WorkerRequest
 
@@ -220,9 +220,8 @@ class Worker:
                 if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
                     raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
                 if time.monotonic() > until:
-                    raise self.end(
-                        f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
-                    )
+                    limit = f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
+                    raise self.end(limit + late.place(self.pid, self._channel, request))
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except Malformed as error:

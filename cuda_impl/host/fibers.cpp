@@ -2,8 +2,10 @@
 #undef _FORTIFY_SOURCE  // its longjmp refuses to switch to another stack
 #include "fibers.h"
 
+#include <dlfcn.h>
 #include <link.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -178,6 +180,7 @@ class Block {
     void wake(const void* place);
     void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
     [[noreturn]] void fail(const std::string& message);
+    void stop(std::uintptr_t code);
     bool reverse_order() const;
     void moment(Moment& now);
     std::shared_ptr<void>& state_of_thread() { return running_->unit_state; }
@@ -610,6 +613,15 @@ void Block::fail(const std::string& message) {
     std::abort();
 }
 
+// Ends the launch if `code`, where a signal came, is in the kernel itself: other code may hold a lock.
+void Block::stop(std::uintptr_t code) {
+    Dl_info running, kernel;
+    if (dladdr(reinterpret_cast<void*>(code), &running) == 0 || dladdr(launch_.object, &kernel) == 0) return;
+    if (running.dli_fbase != kernel.dli_fbase) return;
+    signal(SIGUSR1, SIG_IGN);
+    fail("stopped at +" + std::to_string(code - reinterpret_cast<std::uintptr_t>(kernel.dli_fbase)));
+}
+
 bool Block::reverse_order() const {
     return launch_.reverse;
 }
@@ -662,8 +674,40 @@ std::string Block::stuck() const {
 
 }  // namespace
 
+// SIGUSR1 ends a launch whose time is over, and its error says where it was: `compare.worker.late`. Elsewhere
+// the process handles the signal itself, or ignores it.
+class Stoppable {
+  public:
+    Stoppable() {
+        struct sigaction action = {};
+        action.sa_sigaction = [](int, siginfo_t*, void* context) {
+            const mcontext_t& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#ifdef __aarch64__
+            const auto code = std::uintptr_t(machine.pc);
+#else
+            const auto code = std::uintptr_t(machine.gregs[REG_RIP]);
+#endif
+            if (current_block != nullptr) current_block->stop(code);
+        };
+        action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
+        sigaction(SIGUSR1, nullptr, &before_);
+        if (before_.sa_handler != SIG_DFL && before_.sa_handler != SIG_IGN) {
+            sigaction(SIGUSR1, &action, nullptr);
+        }
+    }
+    ~Stoppable() {
+        struct sigaction now;
+        sigaction(SIGUSR1, nullptr, &now);
+        if (now.sa_handler != SIG_IGN) sigaction(SIGUSR1, &before_, nullptr);
+    }
+
+  private:
+    struct sigaction before_;
+};
+
 std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
                 const void* object) {
+    const Stoppable stoppable;
     return Launch(grid, block, shared_bytes, thread, state, object).run();
 }
 

@@ -122,9 +122,32 @@ void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, 
     }
 }
 
+// What the first warp of a launch's first block accesses, for a picture: `cuda_impl.watch.recorded`.
+struct Recorded {
+    std::uint64_t address, code;
+    std::uint32_t thread, bytes, write, shared;
+};
+constexpr std::uint32_t MOST_OF_THREAD = 64;
+std::vector<Recorded> recorded;
+std::uint64_t recorded_block = 0;
+bool recording = false;
+
+void record(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
+    const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
+    if (recorded_block == 0) recorded_block = now.block;
+    if (now.block != recorded_block || now.thread >= LANES) return;
+    if (stacks <= address && address < stacks + now.stack_bytes) return;
+    const auto of_thread = std::count_if(recorded.begin(), recorded.end(),
+                                         [&](const Recorded& each) { return each.thread == now.thread; });
+    if (of_thread >= MOST_OF_THREAD) return;
+    const bool shared = is_shared(now, 0, address) || is_shared(now, 1, address);
+    recorded.push_back({address, std::stoull(place(code)), now.thread, std::uint32_t(bytes), write, shared});
+}
+
 void check(std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
     Moment now;
     if (!moment(now)) return;
+    if (recording) record(now, address, bytes, write, code);
     for (unsigned kind = 0; kind < 2; ++kind) {
         if (is_shared(now, kind, address)) {
             const auto shared = reinterpret_cast<std::uintptr_t>(now.shared[kind]);
@@ -167,6 +190,19 @@ extern "C" void host_watch(const std::uintptr_t* arenas, std::size_t arena_count
     for (std::size_t i = 0; i < arena_count; ++i) host::arenas.push_back({arenas[2 * i], arenas[2 * i + 1]});
     for (std::size_t i = 0; i < tensor_count; ++i)
         host::tensors.push_back({tensors[2 * i], tensors[2 * i + 1]});
+}
+
+// Called from Python: record from now on, or no longer.
+extern "C" void host_record(int on) {
+    host::recording = on != 0;
+    if (on == 0) return;
+    host::recorded.clear();
+    host::recorded_block = 0;
+}
+// Copies up to `count` records; returns how many there are.
+extern "C" std::size_t host_recorded(host::Recorded* to, std::size_t count) {
+    std::copy_n(host::recorded.begin(), std::min(count, host::recorded.size()), to);
+    return host::recorded.size();
 }
 
 // What the compiler calls before each access.

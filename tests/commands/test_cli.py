@@ -138,6 +138,14 @@ def test_options_may_come_before_the_command(printed: Printed) -> None:
     assert "vector_add" not in text, "it has no such implementation"
 
 
+@pytest.mark.parametrize(
+    "words", ["lab hint {} 01 2", "lab {} hint 01 2", "{} lab hint 01 2", "lab hint 01 {} 2"]
+)
+def test_options_may_come_between_the_words_of_a_command(words: str, printed: Printed) -> None:
+    text, _ = printed(*words.format("--device cpu").split())
+    assert text.startswith("Hint 2 of ")
+
+
 @pytest.mark.parametrize("words", [["vector_add"], ["list"], ["map"]], ids="_".join)
 def test_a_python_without_the_packages_is_told_from_an_error(words: list[str]) -> None:
     """The likeliest mistake of all: the environment is not activated."""

@@ -14,10 +14,10 @@ import pytest
 from compare import cli
 from compare.command_line import status as statuses
 from compare.command_line.status import INCONCLUSIVE
-from compare.commands.lab import _first_hint
+from compare.commands.lab import _first_hint, _help
 from compare.labs import classroom, running
 from compare.labs import lab as labs
-from compare.labs.marking import Marks, Part
+from compare.labs.marking import Marks, Part, PartResult
 from compare.labs.work import start
 from compare.sandbox import isolation
 from processes import command
@@ -66,6 +66,35 @@ def test_interrupted_marks_are_kept(
 )
 def test_the_first_hint_is_about_what_fails(lab: str, title: str, number: int) -> None:
     assert _first_hint(labs.find(lab), title) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "hint", "follow"),
+    [
+        (
+            "Triton: rows of any length",
+            "wrong",
+            "HINT  2 of 8, rows of any length: triton_onepass.py: tl.",
+            "check",
+        ),
+        ("CUDA: rows of any length", "error", "HINT  5 of 8", "check"),
+        (
+            "CUDA, long rows: at most 64 registers",
+            "wrong",
+            "HINT  8 of 8, at most 64 registers: Task 4",
+            "check",
+        ),
+        ("CUDA: rows of any length", "not started", "", "hint 04 5"),
+        ("CUDA: rows of any length", "timeout", "", "hint 04 5"),
+    ],
+)
+def test_the_hint_of_the_group_that_failed_is_shown(
+    name: str, result: PartResult, hint: str, follow: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _help(labs.find("04"), Part(name, 0, 1, result), Path("mine")).startswith(f"lab {follow}")
+    printed = capsys.readouterr().out
+    assert hint in printed
+    assert printed.count("HINT") == bool(hint)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +208,8 @@ def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
     assert checked.returncode == 1, checked.stderr
     assert "10 of 11 points" in checked.stdout
     assert "first at [" in checked.stdout
-    assert "lab hint 01 1" in checked.stdout
+    assert "HINT  1 of 6, any length: torch_add.py: an operator of PyTorch" in checked.stdout
+    assert checked.stdout.index("Triton: whole blocks: passed") < checked.stdout.index("10 of 11"), "at first"
     assert " us" not in checked.stdout  # no speed
 
     reported = command("lab", "report", mine, "--device", "cpu")

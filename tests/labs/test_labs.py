@@ -44,6 +44,11 @@ def test_it_is_whole(lab: Lab) -> None:
     assert set(lab.tiers) == set(labs.TIERS)
     assert 3 <= len(lab.prediction) <= 6
     assert len(lab.hint) >= 4
+    about = [(part.hint, task.file) for task in lab.task for part in (*task.group, *task.limit)]
+    others = {task.file for task in lab.task}
+    assert all(number <= len(lab.hint) for number, _ in about)
+    for number, file in about:
+        assert not number or lab.hint[number - 1].partition(":")[0] not in others - {file}, "of another file"
     assert lab.question
     assert all(question.rubric for question in lab.question)
     assert set(labs.toml(folder / labs.RUBRIC)) == {question.name for question in lab.question}
@@ -136,17 +141,17 @@ LIMIT = '[[task.limit]]\nfigure = "{}"\n{} = 9\npoints = 1\n[[prediction]]'
         ('label = "triton.mine"', 'label = "torch.mine"', "has a speed, which is not verified for PyTorch"),
         ("[tiers]", "[tiers", "is not TOML"),
         ("hours = 2", "hours = inf", "line 3: hours = inf: write a number above 0"),
-        ("points = 2", "points = nan", "line 38: points = nan: write a number above 0"),
-        ("points = 3", "points = -1", "line 106: points = -1: write a number above 0"),
+        ("points = 2", "points = nan", "line 39: points = nan: write a number above 0"),
+        ("points = 3", "points = -1", "line 110: points = -1: write a number above 0"),
         ("at_least = 0.9", "at_least = inf", "line 33: at_least = inf: write a number above 0"),
         (
             '"cuda_add.py"',
             '"../cuda_add.py"',
-            "line 51: file '../cuda_add.py': write the name of a Python file",
+            "line 53: file '../cuda_add.py': write the name of a Python file",
         ),
-        ('"cupy.scalar"', '"cupy.scalr"', "line 55: vector_add has no cupy.scalr"),
-        ('"N=1024,fp32"', '"N=4096,fp32"', f"line 39: {TWICE}"),
-        ('"N=1025,fp32"', '"N=99999999,fp32"', "line 44: N=99999999,fp32 is too large to be checked without"),
+        ('"cupy.scalar"', '"cupy.scalr"', "line 57: vector_add has no cupy.scalr"),
+        ('"N=1024,fp32"', '"N=4096,fp32"', f"line 40: {TWICE}"),
+        ('"N=1025,fp32"', '"N=99999999,fp32"', "line 46: N=99999999,fp32 is too large to be checked without"),
         ("[[prediction]]", LIMIT.format("registers", "at_most"), "'CUDA' limits resources, and has 11 cases"),
         ('measure = "binding"', 'measure = "smell"', "'smell' - at `$.prediction"),
         ("[[prediction]]", LIMIT.format("lines", "at_least"), "a limit of lines takes at_most, got at_least"),

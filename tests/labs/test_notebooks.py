@@ -11,12 +11,14 @@ import pytest
 import made_up
 from compare import notebook
 from compare.labs import lab as labs
-from compare.registry import ROOT
+from compare.labs.lab import Lab
+from compare.labs.marking import total
+from compare.labs.work import ANSWERS, start
 from cuda_impl import build
 
-NOTEBOOKS = sorted(labs.FOLDER.glob("*/lab.ipynb"))
-EVERY_RUN = NOTEBOOKS[:1]
-OPTIONS = ("--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
+LABS = labs.every()
+EVERY_RUN = LABS[:1]
+OPTIONS = ("--nbmake", "--overwrite", "--nbmake-timeout=600", "-p", "no:cacheprovider")
 
 
 def test_a_comparison_is_shown_as_on_the_screen() -> None:
@@ -28,26 +30,34 @@ def test_a_comparison_is_shown_as_on_the_screen() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "path",
+    "lab",
     [
-        pytest.param(path, id=path.parent.name, marks=() if path in EVERY_RUN else pytest.mark.exhaustive)
-        for path in NOTEBOOKS
+        pytest.param(lab, id=lab.name, marks=() if lab in EVERY_RUN else pytest.mark.exhaustive)
+        for lab in LABS
     ],
 )
-def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+def test_it_runs_from_top_to_bottom_where_lab_start_puts_it(lab: Lab, tmp_path: Path) -> None:
     pytest.importorskip("nbmake", reason="nbmake is not installed")
-    copy = tmp_path / "lab.ipynb"
-    copy.write_text(path.read_text())
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    start(lab, tmp_path / "mine")
+    (tmp_path / "mine" / ANSWERS).unlink()  # a cell writes it
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     environment["COMPARE_CACHE_DIR"] = str(build.cache_dir())  # the project's own kernels take a minute
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *OPTIONS, str(copy)],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", *OPTIONS, "lab.ipynb"],
+        cwd=tmp_path / "mine",
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert (tmp_path / "answers.toml").is_file()
+    ran = (tmp_path / "mine" / "lab.ipynb").read_text()
+    assert f"mine: 0 of {total(lab) - written(lab):g} points" in ran
+    assert "predict first: fill in" in ran, "lab report"
+    assert "CORRECT" in ran, "a comparison"
+
+
+def written(lab: Lab) -> float:
+    """The points that `lab check` does not show."""
+    return sum(question.points for question in lab.question) + bool(lab.prediction)

@@ -35,7 +35,10 @@ def test_start_writes_hand_out_starters_and_form_and_overwrites_nothing(mine: Pa
 def test_the_form_is_read_back(mine: Path) -> None:
     text = (mine / ANSWERS).read_text()
     text = text.replace('fastest = ""', 'fastest = "cupy.scalar"').replace('registers = ""', "registers = 32")
-    (mine / ANSWERS).write_text(text.replace('lanes = """\n', 'lanes = """\nOne <b>thread</b> each.\n'))
+    text = text.replace('lanes = """\n', 'lanes = """\nOne <b>thread</b> each.\n')
+    (mine / ANSWERS).write_bytes(
+        text.replace("\n", "\r\n").encode("utf-8-sig")
+    )  # as Windows' Notepad saves it
     work = read_folder(mine)
     assert work.predictions == {"fastest": "cupy.scalar", "registers": 32.0}
     assert work.answers["lanes"] == "One <b>thread</b> each."

@@ -13,7 +13,8 @@ default case and its speedup over the level before, ``overview`` a line for each
 ``crosscheck`` cold times by other instruments, ``switch VARIABLE OP`` what an environment variable makes the
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
-measure, ``labs`` a line for each lab.  `PICTURES` are files of their own.
+measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  `PICTURES` are files of
+their own.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "excerpt": lambda: levels.excerpt(name),
         "banks": lambda: banks.block(registry.get_op(name)),
         "lab": lambda: labs.expected(name, functools.partial(recorded, root=results)),
+        "machines": lambda: labs.machines(name),
         "switch": lambda: examples.block(name, was),
         "pages": lambda: _pages(ROOT / "docs" / name),
     }

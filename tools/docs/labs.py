@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from compare import registry
 from compare.labs import lab as labs
+from compare.labs import marking
 from compare.labs.prediction import outcome
 from compare.labs.running import Run
 from compare.model.op import Op
@@ -22,6 +23,23 @@ def block() -> str:
     rows = tuple((f"[{each.number}](../labs/{each.name}/README.md)", each.title, each.op) for each in found)
     headers = ("lab", "title", "op")
     return markdown.table(Table("Labs", headers, rows, headers))
+
+
+MACHINES = {"cpu": "no GPU", "t4": "T4", "ampere": "A100, or another from sm_80 on", "hopper": "H100, H200"}
+"""By tier."""
+
+
+def machines(number: str) -> str:
+    """What a lab needs a GPU for, and what differs between machines."""
+    lab = labs.find(number)
+    rows = tuple((name, lab.tiers[tier]) for tier, name in MACHINES.items())
+    headers = ("machine", "what differs")
+    points, of = (
+        sum(speed.points for task in lab.task for speed in task.speed),
+        marking.total(lab, speed=True),
+    )
+    needs = f"A GPU is needed for speed: {points:g} of {of:g} points, left out of the total without one."
+    return f"{needs}\n\n{markdown.table(Table('Machines', headers, rows, headers))}"
 
 
 def expected(number: str, recorded: Callable[[Op], Comparison | None]) -> str:

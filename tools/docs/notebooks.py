@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from compare.labs.lab import Lab, every
-from compare.labs.work import ANSWERS, form
+from compare.labs.work import ANSWERS, STARTED_FROM, form
 from compare.registry import ROOT
 
 try:
@@ -16,10 +16,7 @@ try:
 except ImportError:  # a GPU machine may lack it, and makes no documents
     jupytext = None
 
-LAST = "05"
-"""The last lab that has a notebook."""
-
-_SETUP = """\
+_SETUP = f"""\
 # On Colab: choose a T4 GPU (Runtime, Change runtime type) and upload handout.tar.gz first.
 import os
 import sys
@@ -27,25 +24,23 @@ from pathlib import Path
 
 project = Path("gpu-three-ways").resolve()
 if Path("handout.tar.gz").exists() and not project.exists():
-    !tar xzf handout.tar.gz && {sys.executable} -m pip install -q -r {project}/requirements.txt
-if project.exists():
-    os.environ["PYTHONPATH"] = str(project)
-    sys.path.insert(0, str(project))"""
+    !tar xzf handout.tar.gz && {{sys.executable}} -m pip install -q -r {{project}}/requirements.txt
+for folder in ({STARTED_FROM}, project, *project.parents):
+    if (Path(folder) / "compare" / "__main__.py").exists():
+        os.environ["PYTHONPATH"] = str(folder)
+        sys.path.insert(0, str(folder))
+        break"""
 _RUN = "!{sys.executable} -m compare"
 
 
 def every_notebook() -> dict[Path, Callable[[], str]]:
     """By file, relative to the project: what makes the notebook."""
-    return {
-        lab.path.parent.relative_to(ROOT) / "lab.ipynb": partial(notebook, lab)
-        for lab in every()
-        if lab.number <= LAST
-    }
+    return {lab.path.parent.relative_to(ROOT) / "lab.ipynb": partial(notebook, lab) for lab in every()}
 
 
 def notebook(lab: Lab) -> str:
     """The lab as one notebook.  Its cells write the files that ``lab check`` and ``grade`` read."""
-    readme = (lab.path.parent / "README.md").read_text()
+    readme = re.sub(r"(?m)^<!-- .* -->\n", "", (lab.path.parent / "README.md").read_text())
     sections = re.split(r"(?m)^(?=## )", readme)
     cells = [
         sections[0],
