@@ -153,14 +153,18 @@ def _class_of(arguments: argparse.Namespace, whole: bool, unpacked: Path) -> _Cl
         students, older = hand_ins.of_class(arguments.folder, unpacked, terms, arguments.latest)
     people = terms.people()
     absent = roster.missing(people, (each.person for each in students)) if whole else []
-    if arguments.anonymous and keep:
-        aliases = anonymous.Aliases(keep)
+    aliases = (
+        anonymous.Aliases(keep) if keep and (arguments.anonymous or (keep / anonymous.KEY).exists()) else None
+    )
+    names = {aliases.of_hand_in(each): each.student for each in students} if aliases else {}
+    if arguments.anonymous and aliases:
         students = aliases.renamed(students, people.people)
         older = [replace(each, student=aliases.of_hand_in(each)) for each in older]
         absent = [replace(each, name=aliases.of(each.id), id="", email="") for each in absent]
     table_file = arguments.by_hand or (keep / by_hand.NAME if keep and whole else None)
     table = by_hand.read(table_file) if table_file else {}
-    table, unknown = by_hand.under(table, {name: each.student for each in students for name in each.names})
+    names |= {name: each.student for each in students for name in each.names}
+    table, unknown = by_hand.under(table, names)
     hide = anonymous.hider(students) if arguments.anonymous else str
     notes = [*hand_ins.notes(students, older, absent, bool(people.people)), *(unknown if whole else ())]
     return _Class(terms, students, keep, table_file, table, list(map(hide, notes)), absent, hide)
