@@ -11,7 +11,7 @@ A class is a folder with a folder or a .zip for each student. Its marks are kept
 run goes on where it was, unchanged work is not marked again, and marks never fall. Points for written
 answers come from class/_marks/answers.csv: fill in its column "points". A line there overrides any part.
 A course.toml in the class's folder, or beside it, has the roster, submission times, a due date and a late
-rule: docs/labs.md. --regrade replaces the marks of one student, or of one group, task or part; all others'
+rule: labs/course.md. --regrade replaces the marks of one student, or of one group, task or part; all others'
 stay as they are, and so does answers.csv.
 Ctrl-C, SIGTERM and SIGHUP write what there is. All runs of one submission together may take 300 s and ten
 times --timeout.
@@ -153,9 +153,8 @@ def _class_of(arguments: argparse.Namespace, whole: bool, unpacked: Path) -> _Cl
         students, older = hand_ins.of_class(arguments.folder, unpacked, terms, arguments.latest)
     people = terms.people()
     absent = roster.missing(people, (each.person for each in students)) if whole else []
-    aliases = (
-        anonymous.Aliases(keep) if keep and (arguments.anonymous or (keep / anonymous.KEY).exists()) else None
-    )
+    has_aliases = keep and (arguments.anonymous or (keep / anonymous.KEY).exists())
+    aliases = anonymous.Aliases(keep) if keep and has_aliases else None
     names = {aliases.of_hand_in(each): each.student for each in students} if aliases else {}
     if arguments.anonymous and aliases:
         students = aliases.renamed(students, people.people)
@@ -241,8 +240,10 @@ def _settled(students: _Class, marks: Sequence[Marks]) -> list[Marks]:
         if hand_in.person:
             each = replace(each, id=hand_in.person.id, email=hand_in.person.email)
         settled.append(each)
-    shown = students.hide is str
-    return settled if shown else [anonymous.hidden(each, students.hide) for each in settled]
+    if students.hide is str:
+        return settled
+    # The order of names would tell them.
+    return sorted((anonymous.hidden(each, students.hide) for each in settled), key=lambda each: each.student)
 
 
 def _write_and_show(
