@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
     options.check_timeout(arguments.timeout)
-    if not arguments.gradescope:
-        return grade(arguments)
+    if not arguments.gradescope or (arguments.gradescope.exists() and not arguments.gradescope.is_file()):
+        return grade(arguments)  # a pipe takes the results only
     # A grader that is killed leaves this; one that is stopped, or cannot begin, the reason.
     _put_unfinished(arguments.gradescope, "it runs still, or was killed. Ask for another run")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from compare.labs import tables
 from compare.labs.hand_ins import HandIn
-from compare.labs.marking import Marks
+from compare.labs.marking import Marks, Submission
 from compare.labs.roster import Person
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
@@ -53,7 +53,14 @@ class Aliases:
         of |= {self.of(person.id): (person.name, person.id) for person in people}
         rows = [{"alias": alias, "student": name, "id": key} for alias, (name, key) in of.items()]
         _write_private(self._folder / TABLE, tables.dumps(rows, ("alias", "student", "id")))
-        return [replace(each, student=self.of_hand_in(each)) for each in hand_ins]
+        return [
+            replace(each, student=self.of_hand_in(each), listed=_unnumbered(each.listed)) for each in hand_ins
+        ]
+
+
+def _unnumbered(submission: Submission | None) -> Submission | None:
+    """Without the line, whose number tells the student."""
+    return replace(submission, source="the list of times") if submission else None
 
 
 def _write_private(file: Path, text: str) -> None:
@@ -74,5 +81,4 @@ def hider(hand_ins: Iterable[HandIn]) -> Callable[[str], str]:
 def hidden(marks: Marks, hide: Callable[[str], str]) -> Marks:
     """Marks whose words name no student, but for those that the student wrote."""
     parts = tuple(replace(part, detail=hide(part.detail)) for part in marks.parts)
-    before = hidden(marks.before, hide) if marks.before else None
-    return replace(marks, id="", email="", late=hide(marks.late), parts=parts, before=before)
+    return replace(marks, id="", email="", late=hide(marks.late), parts=parts, before=None)

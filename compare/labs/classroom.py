@@ -94,10 +94,9 @@ def mark(
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
 
     def finish(student: HandIn, tested: Marks) -> None:
-        work, old = works[student], kept.get(student)
+        work = works[student]
         whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
-        whole = handed_in(whole, student.submission)
-        marks[student] = best(old, whole) if old else whole
+        marks[student] = best(kept.get(student), handed_in(whole, student.submission))
         write_kept(files.get(student), marks[student], say)
 
     rest = [student for student in works if student not in marks]

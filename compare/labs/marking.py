@@ -198,8 +198,15 @@ def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) ->
     return replace(marks, parts=(*marks.parts, *parts, *_written(work)))
 
 
-def best(old: Marks, new: Marks) -> Marks:
-    """The better of each part: a submission after the first never loses points."""
+def best(old: Marks | None, new: Marks) -> Marks:
+    """The better of each part: a submission after the first never loses points.
+
+    Args:
+        old: None: there are none.
+        new: of the later submission.
+    """
+    if old is None or old.lab != new.lab:
+        return new
     before = {part.name: part for part in old.parts}
 
     def better(part: Part) -> Part:
@@ -209,8 +216,6 @@ def best(old: Marks, new: Marks) -> Marks:
         better_before = not part.counted or other.points > part.points
         return other if other.counted and better_before and other.of == part.of else part
 
-    if old.lab != new.lab:
-        return new
     merged = replace(new, parts=tuple(map(better, new.parts)))
     return _standing(old, merged)
 

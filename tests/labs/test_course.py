@@ -16,6 +16,7 @@ from compare.labs.course import Course, LateRule, with_lateness
 from compare.labs.marking import Marks, Part, Submission, best
 from compare.labs.work import start
 from compare.model.op import UsageError
+from compare.registry import ROOT
 from loops import for_each
 
 LAB = labs.find("01")
@@ -187,6 +188,14 @@ def test_a_mistake_in_a_course_names_file_and_line(text: str, says: str, tmp_pat
 
     with pytest.raises(UsageError, match=re.escape(says)):
         read_all()
+
+
+def test_the_page_s_course_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "labs" / "course.md").read_text()
+    of = course_of(tmp_path, re.findall(r"(?s)```toml\n(.*?)```", page)[0])
+    assert of.late == LateRule(points_per_day=2, cap=6, grace_minutes=15, closes_after_days=5)
+    assert of.due == DUE
+    assert of.due_of(("1718",)) == DUE + timedelta(days=3)
 
 
 # --------------------------------------------------------------------------- lateness

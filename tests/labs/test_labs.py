@@ -58,6 +58,7 @@ def test_it_is_whole(lab: Lab) -> None:
     assert len(set(lab.starters)) == len(lab.starters) == len(names) - 1, "a file of several tasks once"
 
 
+@pytest.mark.thorough
 def test_the_page_s_own_lab_is_one(tmp_path: Path) -> None:
     """As the page has it: read, started, and each file of it named."""
     page = (registry.ROOT / "docs" / "labs.md").read_text()
