@@ -142,7 +142,7 @@ class Times:
         if file and self._lines and not any(name in self._lines[0].cells for name in _SUBMITTED):
             raise UsageError(f"{file}, line 1: no column of submission times: {', '.join(_SUBMITTED)}")
 
-    def _of(self, line: tables.Line) -> datetime | None:
+    def _of(self, line: tables.TableLine) -> datetime | None:
         text = line.first(*_SUBMITTED)
         return None if text.lower() in _NONE else _time(text, line.where, self._zone)
 
@@ -211,7 +211,7 @@ def _parsed(form: str, text: str) -> datetime:
     return time.replace(tzinfo=timezone.utc) if form.endswith("UTC") else time
 
 
-def _names(line: tables.Line) -> Iterator[str]:
+def _names(line: tables.TableLine) -> Iterator[str]:
     """What stands for a student in a line of times."""
     for columns in (roster.ID, roster.EMAIL, roster.NAME):
         yield line.first(*columns).casefold()

@@ -220,12 +220,12 @@ class Lab:
     title: str
     op: str
     hours: float
-    tiers: dict[str, str]
-    """By tier: what differs there."""
     task: tuple[Task, ...]
-    prediction: tuple[Prediction, ...]
-    question: tuple[Question, ...]
-    hint: tuple[str, ...]
+    tiers: dict[str, str] = field(default_factory=dict)
+    """By tier: what differs there."""
+    prediction: tuple[Prediction, ...] = ()
+    question: tuple[Question, ...] = ()
+    hint: tuple[str, ...] = ()
     sanitize: bool = False
     """Run the tasks' files under compute-sanitizer too: on a GPU."""
     leaderboard: bool = False

@@ -1,4 +1,4 @@
-"""Who takes the course: a roster, and whose hand-in a file is."""
+"""The students of a course: a roster, and whose hand-in a file is."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read(file: Path) -> Roster:
     Raises:
         UsageError: a line has no name or no id, or has another line's; with the line.
     """
-    lines: dict[str, tuple[str, tables.Line]] = {}
+    lines: dict[str, tuple[str, tables.TableLine]] = {}
     emails: dict[str, str] = {}
     for line in tables.read(file):
         name = line.first(*NAME) or f"{line.first(*FIRST)} {line.first(*LAST)}".strip()

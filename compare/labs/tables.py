@@ -13,7 +13,7 @@ from compare.records.reading import read_text
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     where: str
     """``roster.csv, line 3``"""
     cells: Mapping[str, str]
@@ -29,7 +29,7 @@ def delimiter(header: str) -> str:
     return ";" if ";" in header and "," not in header else ","
 
 
-def read(file: Path, needed: Sequence[str] = (), example: str = "") -> list[Line]:
+def read(file: Path, needed: Sequence[str] = (), example: str = "") -> list[TableLine]:
     """The lines of a CSV file below its header.
 
     Args:
@@ -42,7 +42,7 @@ def read(file: Path, needed: Sequence[str] = (), example: str = "") -> list[Line
     """
     text = read_text(file)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter(text.partition("\n")[0]))
-    lines: list[Line] = []
+    lines: list[TableLine] = []
     try:
         columns = [(name or "").strip().lower() for name in reader.fieldnames or ()]
         missing = [name for name in needed if name not in columns]
@@ -52,7 +52,7 @@ def read(file: Path, needed: Sequence[str] = (), example: str = "") -> list[Line
         reader.fieldnames = columns
         for row in reader:
             cells = {name: cell or "" for name, cell in row.items() if isinstance(name, str)}
-            lines.append(Line(f"{file}, line {reader.line_num}", cells))
+            lines.append(TableLine(f"{file}, line {reader.line_num}", cells))
     except csv.Error as error:
         raise UsageError(f"{file}, line {reader.line_num}: {error}") from None
     return lines

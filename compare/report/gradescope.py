@@ -31,7 +31,7 @@ def results(marks: Marks, labs: Sequence[Lab] = ()) -> str:
 
 
 def unfinished(reason: str) -> str:
-    """What there is to read until the results are there, or if they never will be."""
+    """Results that say why there are none yet."""
     return _dumps(0.0, [f"The grader has not finished: {reason}"], tests=[])
 
 
