@@ -18,6 +18,7 @@ _OF_RESULT = {
     "error": 4,
     "refused": FAILURE,
     "wrong": FAILURE,
+    "partial": FAILURE,
     "not started": FAILURE,
     "inconclusive": INCONCLUSIVE,
 }

@@ -4,10 +4,15 @@ examples:
   python -m compare grade alice/
   python -m compare grade alice/ --rubric labs/09_odd_shapes/lab.toml --gradescope results.json
   python -m compare grade class/ --csv marks.csv --html class.html --similar --jobs 2
+  python -m compare grade class/ --latest --canvas canvas.csv --feedback pages/
+  python -m compare grade class/ --regrade "Ann Lee:whole blocks"
 
 A class is a folder with a folder or a .zip for each student. Its marks are kept in class/_marks/: a stopped
 run goes on where it was, unchanged work is not marked again, and marks never fall. Points for written
 answers come from class/_marks/answers.csv: fill in its column "points". A line there overrides any part.
+A course.toml in the class's folder, or beside it, has the roster, submission times, a due date and a late
+rule: labs/course.md. --regrade replaces the marks of one student, or of one group, task or part; all others'
+stay as they are, and so does answers.csv.
 Ctrl-C, SIGTERM and SIGHUP write what there is. All runs of one submission together may take 300 s and ten
 times --timeout.
 
@@ -28,6 +33,9 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,9 +43,13 @@ from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
 
 if TYPE_CHECKING:
-    from compare.labs.classroom import Pair
+    from compare.labs.by_hand import Table
+    from compare.labs.classroom import MarkingOptions, Pair
+    from compare.labs.course import Course
+    from compare.labs.hand_ins import HandIn
     from compare.labs.lab import Lab
     from compare.labs.marking import Marks
+    from compare.labs.roster import Person
 
 _MAX_JOBS = 64
 
@@ -52,15 +64,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
     marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
     add("--by-hand", type=Path, metavar="CSV", help=marks)
+    course = "roster, times, due date and late rule (default: a course.toml in DIR, or beside it)"
+    add("--course", type=Path, metavar="FILE", help=course)
+    add("--latest", action="store_true", help="of several hand-ins of one student mark the last")
+    add(
+        "--anonymous",
+        action="store_true",
+        help="show keyed hashes in place of students; the key is in --keep",
+    )
+    add("--regrade", metavar="STUDENT[:GROUP]", help="mark one student's work, or one group of it, anew")
     add("--similar", action="store_true", help="list submissions with similar code, or with the project's")
     options.add_repeatable(add, "--against", "DIR", "with --similar: earlier years' submissions, too")
     add("--unsafe", action="store_true", help="mark also where nothing isolates submissions")
     options.add_file(add, "json", "all marks")
     options.add_file(add, "csv", "one line for each submission")
+    options.add_file(add, "canvas", "points for Canvas's gradebook, as CSV")
+    options.add_file(add, "moodle", "points for Moodle's gradebook, as CSV")
     options.add_file(add, "junit", "JUnit XML")
     options.add_file(add, "gradescope", "Gradescope's results.json, of one submission")
     options.add_file(add, "markdown", "the page of a class")
     options.add_file(add, "html", "the page of a class, as HTML")
+    add("--feedback", type=Path, metavar="DIR", help="a page for each student, as HTML")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,7 +96,77 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
     options.check_timeout(arguments.timeout)
-    return grade(arguments)
+    if not arguments.gradescope or (arguments.gradescope.exists() and not arguments.gradescope.is_file()):
+        return grade(arguments)  # a pipe takes the results only
+    # A grader that is killed leaves this; one that is stopped, or cannot begin, the reason.
+    _put_unfinished(arguments.gradescope, "it runs still, or was killed. Ask for another run")
+    try:
+        return grade(arguments)
+    except UsageError as error:
+        _put_unfinished(arguments.gradescope, str(error))
+        raise
+    except KeyboardInterrupt:
+        _put_unfinished(arguments.gradescope, "it was stopped. Ask for another run")
+        raise
+
+
+def _put_unfinished(file: Path, reason: str) -> None:
+    from compare.report import gradescope  # start-up
+
+    outputs.write(file, gradescope.unfinished(reason))
+
+
+@dataclass(frozen=True)
+class _Class:
+    """What is marked: hand-ins, and how they are named and kept."""
+
+    course: Course
+    hand_ins: list[HandIn]
+    keep: Path | None
+    table_file: Path | None
+    table: Table
+    notes: list[str]
+    """Of hand-ins that are missing, of no student, or replaced by later ones."""
+    absent: list[Person] = field(default_factory=list)
+    hide: Callable[[str], str] = str
+    """Puts other names in place of students' own, where these are not shown."""
+
+
+def _class_of(arguments: argparse.Namespace, whole: bool, unpacked: Path) -> _Class:
+    """The hand-ins of a folder, identified.
+
+    Args:
+        arguments: of the command.
+        whole: whether the folder is a class's.
+        unpacked: where zips are unpacked.
+    """
+    from compare.labs import anonymous, by_hand, classroom, course, hand_ins, roster
+
+    keep = arguments.keep or (arguments.folder / classroom.KEPT if whole else None)
+    keep = outputs.create_folder(keep) if keep else None
+    for option in ("anonymous", "regrade"):
+        if getattr(arguments, option) and not keep:
+            raise UsageError(f"--{option} needs the folder of kept marks: add --keep DIR")
+    terms = course.read(arguments.course) if arguments.course else course.find(arguments.folder)
+    students, older = [hand_ins.of_one(arguments.folder, terms)], list[hand_ins.HandIn]()
+    if whole:
+        students, older = hand_ins.of_class(arguments.folder, unpacked, terms, arguments.latest)
+    people = terms.people()
+    absent = roster.missing(people, (each.person for each in students)) if whole else []
+    has_aliases = keep and (arguments.anonymous or (keep / anonymous.KEY).exists())
+    aliases = anonymous.Aliases(keep) if keep and has_aliases else None
+    names = {aliases.of_hand_in(each): each.student for each in students} if aliases else {}
+    if arguments.anonymous and aliases:
+        students = aliases.renamed(students, people.people)
+        older = [replace(each, student=aliases.of_hand_in(each)) for each in older]
+        absent = [replace(each, name=aliases.of(each.id), id="", email="") for each in absent]
+    table_file = arguments.by_hand or (keep / by_hand.NAME if keep and whole else None)
+    table = by_hand.read(table_file) if table_file else {}
+    names |= {name: each.student for each in students for name in each.names}
+    table, unknown = by_hand.under(table, names)
+    hide = anonymous.hider(students) if arguments.anonymous else str
+    notes = [*hand_ins.notes(students, older, absent, bool(people.people)), *(unknown if whole else ())]
+    return _Class(terms, students, keep, table_file, table, list(map(hide, notes)), absent, hide)
 
 
 def grade(arguments: argparse.Namespace) -> int:
@@ -88,6 +182,8 @@ def grade(arguments: argparse.Namespace) -> int:
     rubric = read(arguments.rubric) if arguments.rubric else None
     if arguments.similar:
         classroom.similarity_library()  # if it is missing, before anything is marked
+    if arguments.feedback:
+        outputs.create_folder(arguments.feedback)
     here = isolation.found()
     if not (here.holds or arguments.unsafe):
         raise UsageError(
@@ -96,52 +192,86 @@ def grade(arguments: argparse.Namespace) -> int:
         )
     prepare(arguments.device)
     stop = stop_on_signals()
-    keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
-    if keep:
-        keep = outputs.create_folder(keep)
-    table_file = arguments.by_hand or (keep / by_hand.NAME if keep and whole_class else None)
-    table = by_hand.read(table_file) if table_file else {}
     unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
     similar = None
     try:
-        students = (
-            hand_ins.of_class(arguments.folder, unpacked)
-            if whole_class
-            else [hand_ins.of_one(arguments.folder)]
-        )
+        students = _class_of(arguments, whole_class, unpacked)
         how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
-        marks, interrupted = classroom.mark(students, arguments.rubric, how, keep, outputs.say)
+        marks, interrupted = _marked(arguments, students, how)
         labs = [rubric] if rubric else classroom.labs_of(marks)
         if arguments.similar and not interrupted:
             against = [Path(folder) for folder in arguments.against]
-            similar = [pair for lab in labs for pair in classroom.similar(lab, students, against)]
+            similar = [pair for lab in labs for pair in classroom.similar(lab, students.hand_ins, against)]
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
-    if table_file and (added := by_hand.extend(table_file, table, marks)):
-        outputs.say(f"{added} answers to be read: fill in their points in {table_file}, and run this again")
-    marks = [by_hand.merged(each, table) for each in marks]
-    _write_and_show(arguments, labs, marks, similar)
+    file = students.table_file
+    if file and (added := by_hand.extend(file, students.table, marks)):
+        outputs.say(f"{added} answers to be read: fill in their points in {file}, and run this again")
+    marks = _settled(students, marks)
+    _write_and_show(arguments, students, labs, marks, similar)
     if interrupted:
-        where = f"the marks so far are in {keep}; " if keep else ""
+        where = f"the marks so far are in {students.keep}; " if students.keep else ""
         outputs.say(f"interrupted: {where}the same command goes on from there")
     return status.INCONCLUSIVE if interrupted else status.of_marks(marks)
 
 
+def _marked(arguments: argparse.Namespace, students: _Class, how: MarkingOptions) -> tuple[list[Marks], bool]:
+    """Marks as they are kept, and whether it was stopped."""
+    from compare.labs import classroom, regrade
+
+    def say(step: str) -> None:
+        outputs.say(students.hide(step))
+
+    if arguments.regrade and students.keep:
+        return regrade.regrade(
+            students.hand_ins, arguments.regrade, arguments.rubric, how, students.keep, say
+        )
+    return classroom.mark(students.hand_ins, arguments.rubric, how, students.keep, say)
+
+
+def _settled(students: _Class, marks: Sequence[Marks]) -> list[Marks]:
+    """Marks with an instructor's points, the late rule and ids: what all pages and files are made of."""
+    from compare.labs import anonymous, by_hand, course
+
+    settled = []
+    for each, hand_in in zip(marks, students.hand_ins, strict=True):
+        due = students.course.due_of(hand_in.names)
+        each = course.with_lateness(by_hand.merged(each, students.table), due, students.course.late)
+        if hand_in.person:
+            each = replace(each, id=hand_in.person.id, email=hand_in.person.email)
+        settled.append(each)
+    if students.hide is str:
+        return settled
+    # The order of names would tell them.
+    return sorted((anonymous.hidden(each, students.hide) for each in settled), key=lambda each: each.student)
+
+
 def _write_and_show(
-    arguments: argparse.Namespace, labs: list[Lab], marks: list[Marks], similar: list[Pair] | None
+    arguments: argparse.Namespace,
+    students: _Class,
+    labs: list[Lab],
+    marks: list[Marks],
+    similar: list[Pair] | None,
 ) -> None:
+    from compare.labs.hand_ins import key_of
+    from compare.report import feedback, gradebook, gradescope
     from compare.report import labs as pages
 
     def page(_: list[Marks]) -> str:
-        return pages.class_page(labs, marks, similar)
+        return pages.class_page(labs, marks, similar, students.notes)
 
     writes = outputs.writes(
         *(arguments, marks),
         json=outputs.as_json,
         csv=pages.csv,
+        canvas=lambda marks: gradebook.canvas(marks, labs, students.absent),
+        moodle=lambda marks: gradebook.moodle(marks, labs, students.absent),
         junit=pages.junit,
-        gradescope=lambda marks: pages.gradescope(marks[0]),
+        gradescope=lambda marks: gradescope.results(marks[0], labs),
         markdown=page,
         html=lambda marks: pages.html(page(marks), "Marks"),
     )
-    outputs.beside(lambda: pages.put_marks(labs, marks, similar), writes)
+    for each in marks if arguments.feedback else ():
+        file = arguments.feedback / f"{key_of(each.student)}.html"
+        writes.append(partial(outputs.write, file, feedback.page(each, labs)))
+    outputs.beside(lambda: pages.put_marks(labs, marks, similar, students.notes), writes)

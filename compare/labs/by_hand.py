@@ -5,13 +5,12 @@ It is CSV, to be filled in by a spreadsheet.  What stands in it is never changed
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compare.labs import tables
 from compare.labs.marking import Marks, Part
 from compare.model.op import UsageError
 from compare.records.encoding import write_whole
@@ -43,30 +42,39 @@ def read(file: Path) -> Table:
     Raises:
         UsageError: it cannot be read, or its points are no numbers.
     """
-    text = read_text(file) if file.exists() else ""
-    first = text.partition("\n")[0]
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(first))
-    missing = [name for name in _COLUMNS[:3] if text and name not in (reader.fieldnames or ())]
-    if missing:
-        raise UsageError(
-            f"{file}, line 1: no column {', '.join(missing)}; the first line is {','.join(_COLUMNS)}"
-        )
     table: Table = {}
-    try:
-        for row in reader:
-            where = f"{file}, line {reader.line_num}"
-            key = (row["student"] or "", row["part"] or "")
-            if key in table:
-                raise UsageError(f"{where}: {key[0]} has {key[1]} twice; take one of the lines out")
-            table[key] = Given(_points(row["points"] or "", where), row.get("comment") or "", where)
-    except csv.Error as error:
-        raise UsageError(f"{file}, line {reader.line_num}: {error}") from None
+    needed, example = _COLUMNS[:3], ",".join(_COLUMNS)
+    for line in tables.read(file, needed, example) if file.exists() and file.stat().st_size else ():
+        key = (line.cells["student"], line.cells["part"])
+        if key in table:
+            raise UsageError(f"{line.where}: {key[0]} has {key[1]} twice; take one of the lines out")
+        points = _points(line.cells["points"], line.where)
+        table[key] = Given(points, line.cells.get("comment", ""), line.where)
     return table
 
 
-def _delimiter(line: str) -> str:
-    """A spreadsheet writes semicolons where a comma is the decimal point."""
-    return ";" if ";" in line and "," not in line else ","
+def under(table: Table, names: Mapping[str, str]) -> tuple[Table, list[str]]:
+    """A table under the names that are shown now, and the lines that give points to other names.
+
+    Args:
+        table: as it was read.
+        names: the shown name of each that stands for a student, as an id does.
+
+    Raises:
+        UsageError: two lines give points to the same part of one student.
+    """
+    shown: Table = {}
+    unknown = []
+    for (student, part), given in table.items():
+        key = (names.get(student, student), part)
+        if key in shown:
+            raise UsageError(f"{given.where}: {key[0]} has {part} in {shown[key].where}, too")
+        shown[key] = given
+        if student not in names and given.points is not None:
+            unknown.append(
+                f"{given.where}: there is no hand-in of {student!r}: its points count for no student"
+            )
+    return shown, unknown
 
 
 def _points(text: str, where: str) -> float | None:
@@ -98,7 +106,8 @@ def merged(marks: Marks, table: Table) -> Marks:
             )
         return replace(part, points=by_hand.points, result="marked", detail=by_hand.comment, mismatch=None)
 
-    return replace(marks, parts=tuple(map(given, marks.parts)))
+    before = merged(replace(marks.before, student=marks.student), table) if marks.before else None
+    return replace(marks, parts=tuple(map(given, marks.parts)), before=before)
 
 
 def extend(file: Path, table: Table, all_marks: Sequence[Marks]) -> int:
@@ -111,10 +120,8 @@ def extend(file: Path, table: Table, all_marks: Sequence[Marks]) -> int:
     ]
     if rows or not file.exists():
         text = read_text(file) if file.exists() else ""
-        out = io.StringIO()
-        writer = csv.DictWriter(out, _COLUMNS, restval="", delimiter=_delimiter(text.partition("\n")[0]))
-        if not text:
-            writer.writeheader()
-        writer.writerows(rows)
-        write_whole(file, text + ("\r\n" if text and not text.endswith("\n") else "") + out.getvalue())
+        lines = tables.dumps(rows, _COLUMNS, tables.delimiter(text.partition("\n")[0]))
+        if text:
+            lines = lines.partition("\r\n")[2]
+        write_whole(file, text + ("\r\n" if text and not text.endswith("\n") else "") + lines)
     return len(rows)

@@ -22,7 +22,7 @@ from typing import Any
 from compare.code_size.sources import USER_FILE_BYTES
 from compare.labs.hand_ins import HandIn
 from compare.labs.lab import FOLDER, SOLUTIONS, Lab, op_of, read
-from compare.labs.marking import Marks, Say, best, correctness, nothing, speeds
+from compare.labs.marking import Marks, Say, best, correctness, handed_in, nothing, speeds
 from compare.labs.running import Allowance, Stop, limit_s
 from compare.labs.work import Work, read_folder, shown
 from compare.model.op import UsageError
@@ -78,12 +78,12 @@ def mark(
     works, unread = _read(hand_ins, rubric)
     marks = {student: nothing(student.student, reason) for student, reason in unread.items()}
     files = {student: keep / f"{student.key}.json" for student in works if keep}
-    kept = {student: _kept(file, student.student) for student, file in files.items()}
+    kept = {student: read_kept(file, student.student) for student, file in files.items()}
     for student, work in works.items():
         works[student] = replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
         old = kept.get(student)
         if old and old.digest == work.digest and _settled(old):
-            marks[student] = old
+            marks[student] = handed_in(old, student.submission)
             say(f"{work.name}: unchanged since {old.created}")
 
     def checked(student: HandIn) -> Marks:
@@ -94,10 +94,10 @@ def mark(
         return _guarded(work, lambda: correctness(work, device, timeout_s, say))
 
     def finish(student: HandIn, tested: Marks) -> None:
-        work, old = works[student], kept.get(student)
+        work = works[student]
         whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
-        marks[student] = best(old, whole) if old else whole
-        _keep(files.get(student), marks[student], say)
+        marks[student] = best(kept.get(student), handed_in(whole, student.submission))
+        write_kept(files.get(student), marks[student], say)
 
     rest = [student for student in works if student not in marks]
     waiting: list[tuple[HandIn, Marks]] = []
@@ -164,16 +164,16 @@ def _settled(marks: Marks) -> bool:
     return not any(part.result in ("inconclusive", "machine", "timeout") for part in marks.parts)
 
 
-def _kept(file: Path, student: str) -> Marks | None:
-    """A student's marks of an earlier run; None where there are none that can be read."""
+def read_kept(file: Path, student: str) -> Marks | None:
+    """A student's marks of an earlier run, under the name of this one; None: there are none to be read."""
     try:
         marks = decode(Marks, json.loads(read_text(file)))
     except (ValueError, RecursionError):
         return None
-    return marks if marks.student == student else None
+    return replace(marks, student=student)
 
 
-def _keep(file: Path | None, marks: Marks, say: Say) -> None:
+def write_kept(file: Path | None, marks: Marks, say: Say) -> None:
     """Write marks for the next run."""
     if file is None:
         return

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 from compare import registry
 from compare.model.op import ARCHITECTURE, Case, Op, UsageError
@@ -19,6 +20,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+T = TypeVar("T")
 
 FOLDER = registry.ROOT / "labs"
 SOLUTIONS = FOLDER / "solutions"
@@ -44,6 +47,8 @@ TIERS = ("cpu", "t4", "ampere", "hopper")
 Measure = Literal[
     "fastest", "binding", "speedup", "share", "time_us", "registers", "shared_bytes", "lines", "instruction"
 ]
+Visibility = Literal["visible", "after_due_date", "after_published", "hidden"]
+"""When Gradescope shows a part to students, in its own words; the later the further on."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Group:
     name: str
     points: float
     cases: tuple[str, ...]
+    visibility: Visibility = "visible"
     hint: int = 0
     """Which of the lab's hints is about it, from 1; 0: none."""
 
@@ -70,9 +76,17 @@ class Speed:
     at_least: float
     """The reference's time over the student's."""
     points: float
+    full: float | None = None
+    """On a scale: ``points * min(1, ratio / full)`` from ``at_least`` on; None: all points from there on."""
 
     def __post_init__(self) -> None:
-        _check_numbers(points=self.points, at_least=self.at_least)
+        _check_numbers(points=self.points, at_least=self.at_least, full=self.full or self.at_least)
+        if self.full is not None and self.full <= self.at_least:
+            raise ValueError(f"full = {self.full:g}: write more than at_least, {self.at_least:g}")
+
+    def worth(self, ratio: float) -> float:
+        """The points of a ratio that is at least ``at_least``."""
+        return self.points * min(1.0, ratio / self.full) if self.full else self.points
 
 
 @dataclass(frozen=True)
@@ -163,6 +177,12 @@ class Task:
         """Those of its groups."""
         return [case for group in self.group for case in group.cases]
 
+    @property
+    def visibility(self) -> Visibility:
+        """Of speeds and limits, which say whether all groups passed: that of the group shown last."""
+        order = get_args(Visibility)
+        return max((group.visibility for group in self.group), key=order.index, default="visible")
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -204,14 +224,16 @@ class Lab:
     title: str
     op: str
     hours: float
-    tiers: dict[str, str]
-    """By tier: what differs there."""
     task: tuple[Task, ...]
-    prediction: tuple[Prediction, ...]
-    question: tuple[Question, ...]
-    hint: tuple[str, ...]
+    tiers: dict[str, str] = field(default_factory=dict)
+    """By tier: what differs there."""
+    prediction: tuple[Prediction, ...] = ()
+    question: tuple[Question, ...] = ()
+    hint: tuple[str, ...] = ()
     sanitize: bool = False
     """Run the tasks' files under compute-sanitizer too: on a GPU."""
+    leaderboard: bool = False
+    """Show measured speeds and limits of all students, best first."""
     path: Path = field(default=Path(), compare=False)
 
     def __post_init__(self) -> None:
@@ -264,21 +286,37 @@ def read(path: Path) -> Lab:
     Raises:
         UsageError: the file cannot be read, or describes no lab.
     """
-    table = toml(path)
-    try:
-        lab = decode(Lab, {**table, "path": path})
-        _check_names(table, encode(lab), path.name)
-        _check_meaning(lab)
-    except (ValueError, UsageError) as error:
-        where = f"{path}{_line(path, str(error))}"
-        more = "" if isinstance(error, UsageError) else ". compare/labs/lab.py lists all fields and values"
-        raise UsageError(f"{where}: {error}{more}") from None
+    lab = described(Lab, path, "compare/labs/lab.py", _check_meaning)
     rubric = path.with_name(RUBRIC)
     if rubric.is_file():
         answers = toml(rubric)
         questions = (replace(each, rubric=str(answers.get(each.name, each.rubric))) for each in lab.question)
         lab = replace(lab, question=tuple(questions))
     return lab
+
+
+def described(kind: type[T], path: Path, source: str, check: Callable[[T], None] = lambda _: None) -> T:
+    """What a TOML file describes.
+
+    Args:
+        kind: a dataclass with a ``path``.
+        path: the file.
+        source: of the project; it lists the fields.
+        check: what else has to hold.
+
+    Raises:
+        UsageError: the file cannot be read, or describes none; with the line.
+    """
+    table = toml(path)
+    try:
+        value = decode(kind, {**table, "path": path})
+        _check_names(table, encode(value), path.name)
+        check(value)
+    except (ValueError, UsageError) as error:
+        where = f"{path}{_line(path, str(error))}"
+        more = "" if isinstance(error, UsageError) else f". {source} lists all fields and values"
+        raise UsageError(f"{where}: {error}{more}") from None
+    return value
 
 
 def _check_numbers(**numbers: float) -> None:
@@ -331,7 +369,7 @@ def _is_registered(op: str, label: str) -> bool:
 def _line(path: Path, error: str) -> str:
     """``, line 7``: the place in a file that an error names, as ``$.task[1].points``; else empty."""
     text, at = read_text(path, _LARGEST), 0
-    words = (r"lab\.toml\.([\w.]+): unknown", r"`\$\.([\w.\[\]]+)`", r"^(\w+) = ", r"unknown (\w+)")
+    words = (r"\w+\.toml\.([\w.]+): unknown", r"`\$\.([\w.\[\]]+)`", r"^(\w+) = ", r"unknown (\w+)")
     named = ".".join(found[1] for pattern in words if (found := re.search(pattern, error)))
     for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", named):
         # A list is a table [[name]] for each entry, or { ... } for each behind name = [.

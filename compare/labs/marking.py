@@ -12,7 +12,7 @@ from typing import Literal
 
 from compare.device import lacks, pick
 from compare.labs import prediction
-from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
+from compare.labs.lab import Group, Lab, Limit, Speed, Task, Visibility, op_of
 from compare.labs.running import Allowance, Run, run
 from compare.labs.work import Work
 from compare.model.op import Case, UsageError, way_of
@@ -32,6 +32,7 @@ from compare.worker.own_code import OWN_CODE
 PartResult = Literal[
     "passed",
     "marked",
+    "partial",
     "wrong",
     "error",
     "timeout",
@@ -43,8 +44,8 @@ PartResult = Literal[
     "left out",
 ]
 """``error``: the code raised or did not compile. ``refused``: it cheated. ``machine``: the reference or the
-judge failed too. ``left out``: the reference has nothing to show here either. ``to be read``, ``marked``: by
-an instructor."""
+judge failed too. ``partial``: on a scale, with less than all points. ``left out``: the reference has nothing
+to show here either. ``to be read``, ``marked``: by an instructor."""
 
 NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
@@ -75,6 +76,12 @@ class Part:
     mismatch: Mismatch | None = None
     answer: str = ""
     """Of a question: what an instructor reads."""
+    visibility: Visibility = "visible"
+    """When Gradescope shows it to students."""
+    figure: float | None = None
+    """Of correct work: for a leaderboard."""
+    lowest: bool = False
+    """Whether the lowest figure is the best."""
 
     @property
     def counted(self) -> bool:
@@ -87,6 +94,22 @@ def part_of(
 ) -> Part:
     """A part with all its points if it passed, else with none."""
     return Part(name, of if result == "passed" else 0.0, of, result, detail, mismatch)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """When something was handed in."""
+
+    at: str
+    """ISO 8601, with the time zone."""
+    source: str
+    """How it is known."""
+    digest: str = ""
+    """`Work.digest` of what was handed in; empty: not marked yet."""
+
+    @property
+    def time(self) -> datetime:
+        return datetime.fromisoformat(self.at)
 
 
 @dataclass(frozen=True)
@@ -103,10 +126,25 @@ class Marks:
     digest: str
     """`Work.digest` of what was marked."""
     parts: tuple[Part, ...]
+    submission: Submission | None = None
+    """Of the hand-in that earned them last."""
+    before: Marks | None = None
+    """What earlier hand-ins had earned."""
+    lost: float = 0.0
+    """Points, by the late rule."""
+    late: str = ""
+    """Why."""
+    id: str = ""
+    email: str = ""
+
+    @property
+    def earned(self) -> float:
+        """Points before the late rule."""
+        return sum(part.points for part in self.parts if part.counted)
 
     @property
     def points(self) -> float:
-        return sum(part.points for part in self.parts if part.counted)
+        return self.earned - self.lost
 
     @property
     def of(self) -> float:
@@ -132,7 +170,9 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
             for group in task.group
         ]
         right = all(part.result == "passed" for part in parts)
-        return [*parts, *(_limit(task, limit, done, right, runs) for limit in task.limit)], done
+        parts = [replace(part, visibility=g.visibility) for part, g in zip(parts, task.group, strict=True)]
+        limits = [_limit(task, limit, done, right, runs) for limit in task.limit]
+        return [*parts, *(replace(part, visibility=task.visibility) for part in limits)], done
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         tasks = list(pool.map(tested, work.lab.task))
@@ -161,16 +201,24 @@ def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) ->
         right = all(p.result == "passed" for p in marks.parts if p.name.startswith(f"{task.title}: "))
         if marks.gpu and right and task.speed:
             say(f"{work.name}: timing {task.title}")
-            parts += _timed(work, task, device, timeout_s)
+            timed = _timed(work, task, device, timeout_s)
         else:
             result: PartResult = "not started" if marks.gpu else "left out"
             why = _FIRST if marks.gpu else "speed needs a GPU"
-            parts += [part_of(_name(task, speed), speed.points, result, why) for speed in task.speed]
+            timed = [part_of(_name(task, speed), speed.points, result, why) for speed in task.speed]
+        parts += [replace(part, visibility=task.visibility) for part in timed]
     return replace(marks, parts=(*marks.parts, *parts, *_written(work)))
 
 
-def best(old: Marks, new: Marks) -> Marks:
-    """The better of each part: a submission after the first never loses points."""
+def best(old: Marks | None, new: Marks) -> Marks:
+    """The better of each part: a submission after the first never loses points.
+
+    Args:
+        old: None: there are none.
+        new: of the later submission.
+    """
+    if old is None or old.lab != new.lab:
+        return new
     before = {part.name: part for part in old.parts}
 
     def better(part: Part) -> Part:
@@ -180,7 +228,37 @@ def best(old: Marks, new: Marks) -> Marks:
         better_before = not part.counted or other.points > part.points
         return other if other.counted and better_before and other.of == part.of else part
 
-    return replace(new, parts=tuple(map(better, new.parts))) if old.lab == new.lab else new
+    merged = replace(new, parts=tuple(map(better, new.parts)))
+    return _standing(old, merged)
+
+
+def _standing(old: Marks, merged: Marks) -> Marks:
+    """``merged`` with the hand-in that earned it last, and what had been earned before that.
+
+    New answers are those of the later hand-in, and so is then the whole.
+    """
+    again = old.digest == merged.digest
+    gained = [(p.name, p.points) for p in old.parts] != [(p.name, p.points) for p in merged.parts]
+    answers, parts = (
+        [[getattr(part, name) for part in each.parts] for each in (old, merged)]
+        for name in ("answer", "name")
+    )
+    rewritten = answers[0] != answers[1] or parts[0] != parts[1]
+    if again or rewritten:
+        return replace(merged, before=old.before if again else None)
+    return (
+        replace(merged, before=old)
+        if gained
+        else replace(merged, submission=old.submission, before=old.before)
+    )
+
+
+def handed_in(marks: Marks, submission: Submission | None) -> Marks:
+    """Marks with the time of the hand-in that they are of; unless an earlier one had earned them all."""
+    earlier = marks.submission is not None and marks.submission.digest != marks.digest
+    if earlier or submission is None:
+        return marks
+    return replace(marks, submission=replace(submission, digest=marks.digest))
 
 
 def nothing(
@@ -363,7 +441,9 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool, runs: _Runs) -> Par
         return part_of(name, limit.points, "wrong", f"{why}; that of {task.reference} was read here")
     text = figure if isinstance(figure, str) else f"{figure:g}"
     if limit.allows(figure):
-        return part_of(name, limit.points, "passed", text)
+        part = part_of(name, limit.points, "passed", text)
+        lowest = limit.at_most is not None
+        return part if isinstance(figure, str) else replace(part, figure=float(figure), lowest=lowest)
     return part_of(name, limit.points, "wrong", f"got {text}, expected {limit.bound}")
 
 
@@ -382,41 +462,47 @@ def _timed(work: Work, task: Task, device: str, timeout_s: float) -> list[Part]:
             labels = [task.label, task.reference]
             done = run(op.name, cases, labels, device, timeout_s, file, allowance=work.allowance)
             for speed in left:
-                result, why = _speed(task, str(Case.parse(speed.case, op)), speed.at_least, done, runs)
-                parts[speed] = part_of(_name(task, speed), speed.points, result, why)
+                result, why, ratio = _speed(task, str(Case.parse(speed.case, op)), speed, done, runs)
+                part = part_of(_name(task, speed), speed.points, result, why)
+                if result == "passed" and ratio and (points := round(speed.worth(ratio), 2)) < part.of:
+                    part = replace(part, points=points, result="partial")
+                parts[speed] = replace(part, figure=ratio)
             left = [speed for speed in left if parts[speed].result in ("inconclusive", "machine")]
     return [parts[speed] for speed in task.speed]
 
 
 def _name(task: Task, speed: Speed) -> str:
-    return f"{task.title}: speed of at least {speed.at_least:g}x {task.reference}"
+    bound = f"of {speed.at_least:g}x to {speed.full:g}x" if speed.full else f"of at least {speed.at_least:g}x"
+    return f"{task.title}: speed {bound} {task.reference}"
 
 
-def _speed(task: Task, case: str, at_least: float, done: Run, runs: _Runs) -> tuple[PartResult, str]:
+def _speed(
+    task: Task, case: str, speed: Speed, done: Run, runs: _Runs
+) -> tuple[PartResult, str, float | None]:
+    """A speed's result, its reason, and the ratio of work that passed."""
     row, reference = done.row(case, task.label), done.row(case, task.reference)
     if row is None or reference is None or reference.status != "ok":
         theirs = runs.reference(case)
         if theirs is None or theirs.status != "ok":
-            return "machine", done.error or "the reference was not timed"
-        return "error", done.error or f"{case}: beside your file {task.reference} was not timed; alone it was"
+            return "machine", done.error or "the reference was not timed", None
+        why = done.error or f"{case}: beside your file {task.reference} was not timed; alone it was"
+        return "error", why, None
     if row.status != "ok":
         result, why = _verdict(row, reference, lambda: reference)
-        return result, f"{case}: {why}"
+        return result, f"{case}: {why}", None
     if row.timing and row.timing.unverified:
         why = f"only its own process timed it: {row.timing.unverified}"
-        return (
-            "wrong",
-            f"{why}. Launch kernels of your own file's text only, on tensors that PyTorch allocates",
-        )
+        own = "Launch kernels of your own file's text only, on tensors that PyTorch allocates"
+        return "wrong", f"{why}. {own}", None
     ratio = figures.ratio(row, reference)
     if ratio is None:
-        return "inconclusive", "too few samples"
+        return "inconclusive", "too few samples", None
     text = f"{ratio.median:.2f}x {task.reference} (95% interval {ratio.low:.2f} to {ratio.high:.2f})"
-    if ratio.median >= at_least:
-        return "passed", text
-    if ratio.high < at_least:
-        return "wrong", f"{text}; {at_least:g}x is needed"
-    return "inconclusive", f"{text}: too close to {at_least:g}x to tell"
+    if ratio.median >= speed.at_least:
+        return "passed", text, ratio.median
+    if ratio.high < speed.at_least:
+        return "wrong", f"{text}; {speed.at_least:g}x is needed", None
+    return "inconclusive", f"{text}: too close to {speed.at_least:g}x to tell", None
 
 
 def _written(work: Work) -> Iterator[Part]:

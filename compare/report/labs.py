@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from html import escape
@@ -38,9 +37,14 @@ _SHOWN = 10
 
 
 def marks_table(marks: Marks) -> Table:
-    rows = tuple((part.name, _points(part), WORDS[part.result], detail(part)) for part in marks.parts)
+    rows = tuple((part.name, points_text(part), WORDS[part.result], detail(part)) for part in marks.parts)
     title = f"{marks.student}: {marks.points:g} of {marks.of:g} points"
     return Table(title, ("part", "points", "result", "detail"), rows, ("result", "detail"))
+
+
+def lateness(marks: Marks) -> str:
+    """Points before and after the late rule, and why."""
+    return f"{marks.earned:g} points before the late rule, {marks.points:g} after it: {marks.late}."
 
 
 def class_table(all_marks: Sequence[Marks], title: str) -> Table:
@@ -80,12 +84,17 @@ def put(table: Table, explained: Collection[str] | None = None, *, explain: bool
     terminal.put(render)
 
 
-def put_marks(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> None:
+def put_marks(
+    labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None, notes: Sequence[str] = ()
+) -> None:
     """Print the marks of a submission, or of a class and its similar code."""
     if len(all_marks) == 1:
         put(marks_table(all_marks[0]))
-        return
-    put(class_table(all_marks, _title(labs)))
+        notes = [*(lateness(marks) for marks in all_marks if marks.late), *notes]
+    else:
+        put(class_table(all_marks, lab_title(labs)))
+    for note in notes:
+        print(printable(note))
     lines = [f"similar: {p.first} and {p.second}, {p.file}: {p.share:.0%}" for p in similar or ()]
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"similar: {len(lines) - _SHOWN} more pairs; --html FILE lists all"]
@@ -93,11 +102,13 @@ def put_marks(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence
         print(printable(line))
 
 
-def _title(labs: Sequence[Lab]) -> str:
+def lab_title(labs: Sequence[Lab]) -> str:
+    """``Lab 04: One-pass softmax``"""
     return ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs)
 
 
-def _points(part: Part) -> str:
+def points_text(part: Part) -> str:
+    """``2/3``; a dash where the part is not counted."""
     return f"{part.points:g}/{part.of:g}" if part.counted else NOTHING
 
 
@@ -157,14 +168,14 @@ def pictures_of(comparison: Comparison, label: str, accesses: Sequence[TracedAcc
 
 def student_page(work: Work, outcomes: Sequence[ScoredPrediction], runs: Sequence[TaskRun]) -> str:
     """Markdown: predictions beside measurements, the student's rows among ours, the answers."""
-    parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {_plain(work.name)}."]
+    parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {plain(work.name)}."]
     if outcomes:
         table = outcomes_table(outcomes)
         parts += ["## Predictions", markdown.table(table), *table.legend]
         parts += [f"- {each.prediction.name}: {_flat(each.prediction.question)}" for each in outcomes]
     for run in runs:
         parts += [f"## {run.title}", markdown.section(run.comparison).partition("\n\n")[2]]
-        parts += [_plain(picture.caption) for picture in run.pictures]
+        parts += [plain(picture.caption) for picture in run.pictures]
     parts.append("## Answers")
     for question in work.lab.question:
         parts += [f"**{question.text.strip()}**", work.answers[question.name] or "*Not answered.*"]
@@ -175,20 +186,26 @@ _BREAK = "\ue000"
 """A new line in a cell; no text has it, as it is not printable."""
 
 
-def _escaped(table: Table) -> Table:
+def escaped(table: Table) -> Table:
     """A table whose cells are shown as they are: what a student wrote is no Markdown."""
-    rows = tuple(tuple(_plain(cell) for cell in row) for row in table.rows)
+    rows = tuple(tuple(plain(cell) for cell in row) for row in table.rows)
     return replace(table, rows=rows)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text without Markdown, with its lines and its spaces."""
     lines = (re.sub(r"([\\`*_\[\]()!#~&])", r"\\\1", line.rstrip()) for line in text.split("\n"))
     return _BREAK.join(lines).replace("  ", "\u00a0\u00a0")
 
 
-def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> str:
-    """Markdown: every submission's points, how they are distributed, what fails, similar code."""
+def class_page(
+    labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None, notes: Sequence[str] = ()
+) -> str:
+    """Markdown: every submission's points, how they are distributed, what fails, similar code.
+
+    Args:
+        notes: of hand-ins that are missing, of no student, or replaced.
+    """
     tenths = [min(9, int(10 * marks.share)) for marks in all_marks]
     counts = ((f"{10 * tenth}-{10 * tenth + 10}%", tenths.count(tenth)) for tenth in reversed(range(10)))
     spread = tuple((share, str(count), "#" * count) for share, count in counts)
@@ -202,34 +219,56 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
         Table("Distribution", ("share of the points", "students", ""), spread, ("",)),
         Table("By part", ("part", *(WORDS[result] for result in met)), tuple(rows)),
     )
-    parts = [f"# {_title(labs) or 'No lab'}", f"{len(all_marks)} submissions."]
-    parts += [markdown.table(_escaped(tables[0])), *map(markdown.table, tables[1:])]
+    parts = [f"# {lab_title(labs) or 'No lab'}", f"{len(all_marks)} submissions.", *map(plain, notes)]
+    parts += [markdown.table(escaped(tables[0])), *map(markdown.table, tables[1:])]
+    boards = (board for lab in labs if lab.leaderboard for board in _boards(lab, all_marks))
+    parts += [markdown.table(escaped(board)) for board in boards]
     if similar is not None:
         pairs = tuple((p.file, p.first, p.second, f"{p.share:.0%}") for p in similar)
         alike = Table("Similar code", ("file", "student", "and", "share"), pairs, ("student", "and"))
-        parts.append(markdown.table(_escaped(alike)) if pairs else "No two submissions have similar code.")
+        parts.append(markdown.table(escaped(alike)) if pairs else "No two submissions have similar code.")
         parts.append("Similar code is a reason to look, and no proof.")
     for lab in labs:
         parts += [f"## Written answers of lab {lab.number}"] if lab.question else []
         for question in lab.question:
             parts += [f"**{_flat(question.text)}**", _answers(lab, question, all_marks)]
+    return finished(parts)
+
+
+def finished(parts: Sequence[str]) -> str:
+    """A Markdown page of parts that may hold text of `plain`."""
     return markdown.document(parts).replace(_BREAK, "<br>")
+
+
+def _boards(lab: Lab, all_marks: Sequence[Marks]) -> Iterator[Table]:
+    """A leaderboard for each figure that was measured; of groups that all students may see."""
+    of: dict[str, list[tuple[Part, str]]] = {}
+    for marks in (marks for marks in all_marks if marks.lab == lab.name):
+        for part in marks.parts:
+            if part.figure is not None and part.visibility == "visible":
+                of.setdefault(part.name, []).append((part, marks.student))
+    for name, lines in of.items():
+        best_first = sorted(lines, key=lambda line: (line[0].figure or 0.0) * (1 if line[0].lowest else -1))
+        rows = tuple((student, f"{part.figure:.4g}") for part, student in best_first)
+        yield Table(f"Leaderboard: {name}", ("student", "figure"), rows)
 
 
 def _answers(lab: Lab, question: Question, all_marks: Sequence[Marks]) -> str:
     """Each student's answer to a question beside the rubric."""
     rows = tuple(
-        (marks.student, _points(part), part.answer or "Not answered.", _flat(question.rubric))
+        (marks.student, points_text(part), part.answer or "Not answered.", _flat(question.rubric))
         for marks in all_marks
         for part in marks.parts
         if marks.lab == lab.name and part.name == f"answer {question.name}"
     )
     title = f"answer {question.name}, {question.points:g} points"
     headers = ("student", "points", "answer", "rubric")
-    return markdown.table(_escaped(Table(title, headers, rows, ("answer", "rubric"))))
+    return markdown.table(escaped(Table(title, headers, rows, ("answer", "rubric"))))
 
 
 def _first_problem(marks: Marks) -> str:
+    if marks.late:
+        return shorten(lateness(marks), 160, placeholder=" ...")
     fine = ("passed", "left out", "marked", "to be read")
     part = next((part for part in marks.parts if part.result not in fine), None)
     text = f"{part.name}: {WORDS[part.result]}: {detail(part)}" if part else ""
@@ -259,30 +298,13 @@ def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
 
 def csv(all_marks: Sequence[Marks]) -> str:
     """One line for each submission, one column for each part."""
-    fixed = ("student", "lab", "points", "of", "share", "device", "created")
+    fixed = ("student", "id", "email", "lab", "points", "of", "share", "earned", "late", "device", "created")
     lines = [
         {**{name: getattr(marks, name) for name in fixed}, "share": round(marks.share, 4)}
         | {part.name: part.points if part.counted else part.result for part in marks.parts}
         for marks in all_marks
     ]
     return csv_file.table(lines, list(dict.fromkeys([*fixed, *(name for line in lines for name in line)])))
-
-
-def gradescope(marks: Marks) -> str:
-    """Gradescope's ``results.json`` (its documentation: Autograder specifications, output format)."""
-    tests = [
-        {
-            "name": part.name,
-            "score": part.points if part.counted else 0,
-            "max_score": part.of if part.counted else 0,
-            **({"status": "passed" if part.points else "failed"} if part.counted else {}),
-            "output": _verdict(part),
-            "visibility": "visible",
-        }
-        for part in marks.parts
-    ]
-    where = f"Marked on {marks.device}." if marks.device else "Nothing of it could be run."
-    return json.dumps({"score": round(marks.points, 2), "output": where, "tests": tests}, indent=1) + "\n"
 
 
 def junit(all_marks: Sequence[Marks]) -> str:
@@ -297,7 +319,7 @@ def junit(all_marks: Sequence[Marks]) -> str:
         for part, kind in zip(marks.parts, kinds, strict=True):
             case = ElementTree.SubElement(suite, "testcase", classname=marks.lab, name=part.name)
             if kind:
-                ElementTree.SubElement(case, kind, message=_verdict(part))
+                ElementTree.SubElement(case, kind, message=verdict(part))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -310,5 +332,6 @@ _JUNIT = {
 """What JUnit calls a result; the others are failures."""
 
 
-def _verdict(part: Part) -> str:
+def verdict(part: Part) -> str:
+    """A result and its reason."""
     return f"{WORDS[part.result]}. {detail(part)}".strip()

@@ -23,6 +23,7 @@ WORDS = {
     # The result of a part of a submission.
     "passed": "passed",
     "marked": "marked",
+    "partial": "partly",
     "wrong": "WRONG",
     "error": "ERROR",
     "timeout": "TIMED OUT",

@@ -52,7 +52,7 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
 
         monkeypatch.setattr(classroom, "correctness", correctness)
         monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
-        found = hand_ins.of_class(students, students / "_unpacked-1")
+        found = hand_ins.of_class(students, students / "_unpacked-1")[0]
         options = classroom.MarkingOptions("cpu", 1.0, jobs=2)
         return classroom.mark(found, None, options, students / "_marks", lambda what: None)[0]
 
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_read_costs_no_other(what: str, name: str, mark: M
     mark({}, said)
     assert said == []  # it has not changed
     if find_spec("copydetect"):
-        assert classroom.similar(LAB, hand_ins.of_class(students, students / "_unpacked-1")) == []
+        assert classroom.similar(LAB, hand_ins.of_class(students, students / "_unpacked-1")[0]) == []
 
 
 def test_a_name_that_is_no_text_costs_no_other(mark: Mark, students: Path) -> None:
@@ -152,7 +152,7 @@ def test_all_calls_of_a_submission_together_have_a_limit(
     """It is the submission's own result; and of the next one, time begins anew."""
     monkeypatch.setattr(classroom, "limit_s", lambda timeout_s: 0.0)
     said: list[str] = []
-    found = hand_ins.of_class(students, students / "_unpacked-1")[:2]
+    found = hand_ins.of_class(students, students / "_unpacked-1")[0][:2]
     options = classroom.MarkingOptions("cpu", 1.0)
     marks, interrupted = classroom.mark(found, None, options, None, said.append)
     assert not interrupted
@@ -195,7 +195,7 @@ def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
 
 def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     pytest.importorskip("copydetect", reason="copydetect is not installed")
-    found = hand_ins.of_class(students, students / "_unpacked-1")
+    found = hand_ins.of_class(students, students / "_unpacked-1")[0]
     assert classroom.similar(LAB, found) == []
     starter = (students / "alice" / "triton_add.py").read_text()
     own = "\n".join(
@@ -215,7 +215,7 @@ def test_the_projects_code_and_earlier_years_are_compared_too(tmp_path: Path) ->
     lab = labs.find("04")
     for name in ("class/alice", "class/bob", "2025/zoe"):
         start(lab, tmp_path / name)
-    students = hand_ins.of_class(tmp_path / "class", tmp_path / "_unpacked-1")
+    students = hand_ins.of_class(tmp_path / "class", tmp_path / "_unpacked-1")[0]
     assert classroom.similar(lab, students, [tmp_path / "2025"]) == []
     kernel = (ROOT / "cuda_impl" / "kernels" / "softmax" / "02_onepass.cuh").read_text()
     (tmp_path / "class/alice/cuda_onepass.py").write_text(f'SOURCE = r"""{kernel.replace("row", "line")}"""')
@@ -236,5 +236,5 @@ def test_what_all_have_tells_nothing(tmp_path: Path) -> None:
             f"y{i} = [x{i - 1} * {i} for x in range(n + {i}) if x % {i} > 2]" for i in range(40)
         )
         (tmp_path / name / "triton_add.py").write_text(usual)
-    students = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")
+    students = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")[0]
     assert classroom.similar(LAB, students) == []

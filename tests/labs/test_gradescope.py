@@ -63,3 +63,28 @@ def test_the_archive_marks_a_submission(autograder: Path) -> None:
     for file in (autograder / "submission").iterdir():
         file.unlink()
     assert marked(autograder)["score"] == 0
+
+
+@pytest.mark.parametrize(
+    ("grader", "says"),
+    [
+        ("exit 7", "The grader ended with status 7 before it could begin"),
+        ("trap 'echo \"$reason\" > $file; exit 1' TERM; sleep 20 & wait", "stopped"),
+        ('echo "$reason" > $file; kill -9 $$', "stopped"),
+    ],
+)
+def test_whatever_ends_the_grader_there_are_results(grader: str, says: str, tmp_path: Path) -> None:
+    """Here a shell script stands for the grader; compare/commands/grade.py has its own tests."""
+    python = tmp_path / "source" / "project" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    reason = json.dumps({"score": 0, "output": "stopped", "tests": []})
+    python.write_text(f"#!/bin/bash\nreason='{reason}'\nfile=${{@: -1}}\n{grader}\n")
+    python.chmod(0o755)
+    (tmp_path / "source" / "lab").write_text("01")
+    (tmp_path / "submission").mkdir()
+    environment = {**os.environ, "AUTOGRADER": str(tmp_path), "LIMIT_S": "1"}
+    script = ROOT / "labs" / "gradescope" / "run_autograder"
+    subprocess.run(["bash", str(script)], env=environment, check=True, capture_output=True, timeout=15)
+    content = json.loads((tmp_path / "results" / "results.json").read_text())
+    jsonschema.validate(content, gradescope.RESULTS)
+    assert says in content["output"]

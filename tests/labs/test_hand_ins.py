@@ -22,7 +22,7 @@ LAB = labs.find("01")
 
 
 def found_in(folder: Path) -> dict[str, HandIn]:
-    return {each.student: each for each in hand_ins.of_class(folder, folder / "_unpacked-1")}
+    return {each.student: each for each in hand_ins.of_class(folder, folder / "_unpacked-1")[0]}
 
 
 def zipped(file: Path, files: dict[str, str]) -> None:
@@ -92,7 +92,7 @@ def test_two_hand_ins_of_one_name_are_refused(first: str, other: str, tmp_path: 
         zipped(tmp_path / other, {"answers.toml": ""})
     else:
         start(LAB, tmp_path / other)
-    found = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")
+    found = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")[0]
     assert len({each.key for each in found}) == (1 if other.endswith(".zip") else 2)
     assert all("another hand-in of this name" in each.problem for each in found)
 
@@ -114,7 +114,7 @@ def test_a_name_changes_nothing_around_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).mkdir()
-    (hand_in,) = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")
+    (hand_in,) = hand_ins.of_class(tmp_path, tmp_path / "_unpacked-1")[0]
     marks = nothing(hand_in.student, "why", LAB)
     others = Marks("bob", LAB.name, "", False, "", "", (Part("x", 1, 1, "passed"),))
     pages.put_marks([LAB], [marks, others], None)

@@ -56,10 +56,34 @@ def test_it_is_whole(lab: Lab) -> None:
     assert 15 <= total(lab, speed=True) <= 30
     readme = (folder / "README.md").read_text()
     assert all(task.file in readme for task in lab.task)
+    assert "\nYou need " in readme, "what has to be known before"
     assert f"<!-- generated: lab {lab.number} -->" in (folder / "instructor.md").read_text()
     names = {file.name for file in (labs.SOLUTIONS / lab.name).iterdir() if file.is_file()}
     assert names == {ANSWERS, *(task.file for task in lab.task)}
     assert len(set(lab.starters)) == len(lab.starters) == len(names) - 1, "a file of several tasks once"
+
+
+@pytest.mark.thorough
+def test_the_page_s_own_lab_is_one(tmp_path: Path) -> None:
+    """As the page has it: read, started, and each file of it named."""
+    page = (registry.ROOT / "docs" / "labs.md").read_text()
+    description, starter = (
+        re.findall(rf"(?s)```{language}\n(.*?)```", page)[0] for language in ("toml", "python")
+    )
+    folder = tmp_path / "12_layer_norm"
+    (folder / "starter").mkdir(parents=True)
+    for name, text in {
+        "lab.toml": description,
+        "README.md": "# Layer norm",
+        "starter/triton_norm.py": starter,
+    }.items():
+        (folder / name).write_text(text)
+    lab = labs.read(folder / "lab.toml")
+    assert {file.name for file in start(lab, tmp_path / "mine")} == {
+        *(ANSWERS, "README.md", "triton_norm.py")
+    }
+    marks = correctness(read_folder(tmp_path / "mine", lab.path), "cpu", 60.0, lambda step: None)
+    assert {part.result for part in marks.parts} == {"not started"}
 
 
 @every_lab

@@ -353,6 +353,29 @@ def test_speed_is_relative_to_the_reference(us: float, result: str, points: floa
     assert "triton.onepass (95% interval" in part.detail
 
 
+@for_each("us, result, points", [(40.0, "passed", 4), (60.0, "partial", 3.19), (200.0, "wrong", 0)])
+def test_speed_on_a_scale(us: float, result: str, points: float, submission: Path, graded: Graded) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    rubric.write_text(LAB.replace("at_least = 0.9", "at_least = 0.5, full = 1.0"))
+    medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", us)}
+    part = graded(rows(*made_up.rows(medians)), "cuda")["T: speed of 0.5x to 1x triton.onepass"]
+    assert (part.result, part.points) == (result, pytest.approx(points, abs=0.1))
+    assert (part.figure is not None) == (result != "wrong")
+    assert graded(rows(BASELINE, MINE))[part.name].result == "left out"
+
+
+def test_a_task_s_speeds_and_limits_are_shown_when_its_last_group_is(
+    submission: Path, graded: Graded
+) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    rubric.write_text(LAB.replace('name = "small",', 'name = "small", visibility = "after_published",'))
+    parts = graded(rows(BASELINE, MINE))
+    assert {name: part.visibility for name, part in parts.items()} == {
+        **dict.fromkeys((GROUP, LIMIT, SPEED), "after_published"),
+        "answer why": "visible",
+    }
+
+
 def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(graded: Graded) -> None:
     reference = made_up.rows({"triton.onepass": ("tiled", 86.0)})[0]
     noisy = made_up.samples(100.0, "noisy", spread=0.3)

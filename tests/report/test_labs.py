@@ -18,7 +18,9 @@ from compare.labs.prediction import outcome
 from compare.labs.running import Run
 from compare.labs.work import read_folder
 from compare.model.result import Mismatch
+from compare.report import feedback
 from compare.report import labs as pages
+from compare.report.gradescope import results
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
@@ -40,12 +42,45 @@ MARKS = Marks(
 
 
 def test_gradescope_takes_the_results() -> None:
-    found = json.loads(pages.gradescope(MARKS))
+    found = json.loads(results(MARKS))
     jsonschema.validate(found, gradescope.RESULTS)
     assert found["score"] == 2
     assert sum(test["max_score"] for test in found["tests"]) == 5
-    assert [test.get("status") for test in found["tests"]] == ["passed", "failed", "failed", None]
+    assert [test["status"] for test in found["tests"]] == ["passed", "failed", "failed"]
+    assert "Not counted: CUDA: speed: not on this machine. speed needs a GPU" in found["output"]
     assert "first at [0, 5]: got 1.5, expected 2; 3 of 32 elements; tail mask?" in found["tests"][1]["output"]
+
+
+def test_gradescope_shows_no_group_before_its_time() -> None:
+    parts = (
+        Part("x", 1, 1, "passed", visibility="after_due_date", figure=2.0),
+        Part("y", 0, 1, "left out", "secret", visibility="hidden"),
+        Part("speed", 3, 4, "partial", figure=0.756, visibility="visible"),
+        Part("registers", 1, 1, "passed", figure=30.0, lowest=True),
+    )
+    lab = replace(labs.find("01"), leaderboard=True)
+    found = json.loads(results(replace(MARKS, parts=parts), [lab]))
+    jsonschema.validate(found, gradescope.RESULTS)
+    assert [test["visibility"] for test in found["tests"]] == ["after_due_date", "visible", "visible"]
+    assert "secret" not in json.dumps(found)
+    assert found["leaderboard"] == [
+        {"name": "speed", "value": 0.76, "order": "desc"},
+        {"name": "registers", "value": 30.0, "order": "asc"},
+    ]
+    assert "leaderboard" not in json.loads(results(replace(MARKS, parts=parts), [labs.find("01")]))
+    board = pages.class_page([lab], [replace(MARKS, parts=parts)], None)
+    assert "Leaderboard: registers" in board
+    assert "Leaderboard: x" not in board
+    assert "Leaderboard" not in pages.class_page([labs.find("01")], [replace(MARKS, parts=parts)], None)
+
+
+def test_a_student_s_page_has_no_hidden_test() -> None:
+    secret = Part("CUDA: secret", 1, 2, "wrong", "no such thing", visibility="hidden")
+    page = feedback.page(replace(MARKS, parts=(*MARKS.parts, secret)), [labs.find("01")])
+    assert "Tests that are not shown: 1 of 2 points." in page
+    assert "no such thing" not in page
+    assert "CUDA: secret" not in page
+    assert "first at" in page
 
 
 @pytest.mark.parametrize(
@@ -66,8 +101,10 @@ def test_junit_counts() -> None:
 def test_csv_has_a_line_for_each_and_runs_nothing() -> None:
     evil = replace(MARKS, student="=1+1", parts=(Part("x", 0, 1, "machine"),))
     lines = pages.csv([MARKS, evil]).splitlines()
-    assert lines[0].startswith("student,lab,points,of,share,device,created,Triton: small")
-    assert lines[1].startswith("alice,01_programs_and_threads,2,5,0.4,")
+    assert lines[0].startswith(
+        "student,id,email,lab,points,of,share,earned,late,device,created,Triton: small"
+    )
+    assert lines[1].startswith("alice,,,01_programs_and_threads,2.0,5,0.4,")
     assert lines[2].startswith("'=1+1,")
     assert lines[2].endswith("machine")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 RESULTS: dict[str, Any] = {
     "type": "object",
-    "required": ["tests"],
+    "required": ["score", "output", "tests"],
     "additionalProperties": False,
     "properties": {
         "score": {"type": "number", "minimum": 0},
@@ -15,19 +15,30 @@ RESULTS: dict[str, Any] = {
         "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
         "stdout_visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
         "extra_data": {"type": "object"},
-        "leaderboard": {"type": "array"},
-        "tests": {
+        "leaderboard": {
             "type": "array",
-            "minItems": 1,
             "items": {
                 "type": "object",
-                "required": ["name", "score", "max_score"],
+                "required": ["name", "value"],
+                "additionalProperties": False,
+                "properties": {
+                    "name": {"type": "string"},
+                    "value": {"type": ["number", "string"]},
+                    "order": {"enum": ["asc", "desc"]},
+                },
+            },
+        },
+        "tests": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name", "score", "max_score", "status"],
                 "additionalProperties": False,
                 "properties": {
                     "name": {"type": "string"},
                     "number": {"type": "string"},
                     "score": {"type": "number", "minimum": 0},
-                    "max_score": {"type": "number", "minimum": 0},
+                    "max_score": {"type": "number", "exclusiveMinimum": 0},
                     "status": {"enum": ["passed", "failed"]},
                     "output": {"type": "string"},
                     "tags": {"type": "array", "items": {"type": "string"}},
