@@ -19,7 +19,7 @@ from compare.model.op import UsageError
 from compare.model.result import Options
 from compare.resources.static import CompileError, Refused, Request, Resources, keep, kept, key_of
 from compare.run.context import Context
-from compare.sandbox import isolation
+from compare.sandbox import scratch
 from compare.worker import server
 from compare.worker.messages import ReadFigures, ReadResources, ReadSources, Setup
 from compare.worker.parallel import cores
@@ -148,12 +148,12 @@ class Compilation:
                 impl.label, cpu, self._timeout_s, isolated=bool(files), interpreted=False, hidden=impl.hidden
             )
             self._workers.append(worker)
-        scratch = isolation.private_folder()
+        triton_cache = scratch.private_folder()
         try:
             variables = worker.environment | {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_INTERPRET": "0"}
             if not files:
                 # What is compiled here must not shorten the first call that is timed elsewhere.
-                variables["TRITON_CACHE_DIR"] = str(scratch)
+                variables["TRITON_CACHE_DIR"] = str(triton_cache)
             worker.pid  # noqa: B018 - the time that the server takes to import is not limited
             worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op, impl)), self._nice), "starting")
             if loaded:
@@ -161,7 +161,7 @@ class Compilation:
             yield worker
         finally:
             worker.close()
-            isolation.remove(scratch)
+            scratch.remove(triton_cache)
 
 
 def from_cubins(
