@@ -53,7 +53,7 @@ class OwnMachine:
         )
 
     def left(self) -> set[str]:
-        """The paths of what is there now, as the commands see them."""
+        """All paths there now, as the commands see them."""
         visible = {path for each in (ROOT, self.folder) for path in (each, *each.parents)}
         paths = {
             place / Path(folder, name).relative_to(self.folder / own)
