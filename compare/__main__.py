@@ -12,14 +12,19 @@ try:
     from compare.sandbox.environment import begin_again_without_others
 
     begin_again_without_others()
-    from compare.cli import main
+    from compare.sandbox import limits, scratch
 
+    limits.end_with_starter()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)  # as Ctrl-C: results so far are kept
+    scratch.begin()
+    from compare.cli import main
+
     status = main(sys.argv[1:])
 except KeyboardInterrupt:  # before there is anything that could answer it
     print("python -m compare: interrupted before anything was finished", file=sys.stderr)
     status = 3
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would end what Python does at exit by a traceback
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)  # another one would end what Python does at exit by a traceback
 sys.exit(status)

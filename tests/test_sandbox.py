@@ -22,7 +22,7 @@ import pytest
 
 from compare.commands import doctor
 from compare.registry import ROOT
-from compare.sandbox import isolation, kernel
+from compare.sandbox import isolation, kernel, scratch
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import read_json
 from conftest import HAS_GPU
@@ -215,17 +215,6 @@ def test_what_it_leaves_behind_ends_with_it() -> None:
     assert not [command for command in commands if token.encode() in command]
 
 
-def test_folders_of_runs_that_were_killed_are_removed(tmp_path: Path) -> None:
-    with mock.patch("tempfile.gettempdir", return_value=str(tmp_path)), mock.patch("tempfile.tempdir", None):
-        ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
-        old = tmp_path / f"3ways-{int(ended.stdout)}-x"
-        (old / "deep").mkdir(parents=True)
-        (old / "deep").chmod(0)
-        new = isolation.private_folder()
-        assert not old.exists()
-        isolation.remove(new)
-
-
 def test_a_folder_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
     """Its paths are longer than PATH_MAX."""
     folder = tmp_path / "private"
@@ -241,18 +230,18 @@ def test_a_folder_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
         os.close(descriptor)
         descriptor = inner
     os.close(descriptor)
-    isolation.remove(folder)
+    scratch.remove(folder)
     assert not folder.exists()
 
 
 def test_removing_never_raises(tmp_path: Path) -> None:
-    isolation.remove(tmp_path / "none")
+    scratch.remove(tmp_path / "none")
     (tmp_path / "file").touch()
-    isolation.remove(tmp_path / "file")
+    scratch.remove(tmp_path / "file")
     mounted = tmp_path / "folder"
     (mounted / "kept").mkdir(parents=True)
     with mock.patch("os.rmdir", side_effect=OSError("busy")):
-        isolation.remove(mounted)
+        scratch.remove(mounted)
 
 
 def test_a_name_of_others_is_not_followed(tmp_path: Path) -> None:
@@ -260,10 +249,10 @@ def test_a_name_of_others_is_not_followed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     (mine / "secret").mkdir(parents=True)
     (mine / "secret").chmod(0o500)
-    link = tmp_path / "3ways-999999999-x"
+    link = tmp_path / "three-ways-x"
     link.symlink_to(mine)
     with mock.patch("tempfile.tempdir", str(tmp_path)):
-        isolation.remove(isolation.private_folder())
+        scratch.remove(scratch.folder.__wrapped__())
     assert (mine / "secret").stat().st_mode & 0o777 == 0o500
     assert link.is_symlink()
 

@@ -23,6 +23,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -294,7 +295,7 @@ PROTECTIONS = [
     # other processes
     Protection("read memory", lambda w: read_memory(w.victim), (*_SPACES, *_ON_GPU, *_LANDLOCK)),
     Protection("open memory", lambda w: open_other_memory(w.victim), (*_SPACES, *_ON_GPU, *_LANDLOCK)),
-    Protection("trace", lambda w: trace(w.victim), (*_SPACES, *_ON_GPU, *_LANDLOCK)),
+    Protection("trace", lambda w: trace(w.victim), (*_SPACES, *_ON_GPU, *_LANDLOCK, *_SECCOMP)),
     Protection("signal", lambda w: os.kill(w.victim, 0), (*_SPACES, *_LANDLOCK, *_SECCOMP), landlock=6),
     Protection(
         "change limits", lambda w: resource.prlimit(w.victim, resource.RLIMIT_CORE), (*_SPACES, *_SECCOMP)
@@ -344,6 +345,13 @@ PROTECTIONS = [
         )
     ),
     Protection("setpgid", lead_a_group, _SECCOMP),
+    Protection("SIGCONT to itself", lambda _: os.kill(os.getpid(), signal.SIGCONT), _SECCOMP),
+    Protection("SIGCONT to its group", lambda _: os.kill(0, signal.SIGCONT), _SECCOMP),
+    Protection(
+        "SIGCONT to a thread",
+        lambda _: signal.pthread_kill(threading.main_thread().ident, signal.SIGCONT),
+        _SECCOMP,
+    ),
     Protection("x32 calls", lambda _: call(0x40000000 + 39, 1 << 30), _SECCOMP),
     Protection("F_SETOWN", own_pipe(8, 0), _SECCOMP),
     Protection("F_SETOWN_EX", lambda _: fcntl.fcntl(os.pipe()[0], 15, struct.pack("ii", 1, 0)), _SECCOMP),

@@ -21,7 +21,8 @@ from compare.model.op import UsageError
 from compare.model.result import Comparison, Row
 from compare.records import archive
 from compare.registry import ROOT
-from compare.sandbox.environment import kept
+from compare.sandbox.environment import kept_variables
+from compare.sandbox.limits import STARTER
 
 _LOOK_S = 0.05
 _ARCH = "sm_90a"
@@ -195,7 +196,7 @@ def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> 
         process = subprocess.Popen(
             [sys.executable, "-m", "compare", *words],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if kept(name)},
+            env=kept_variables() | {STARTER: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=written,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import os
 import re
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compare.pipeline.records import CacheEntry, Opened
+from compare.sandbox.scratch import inductor_cache
 from cuda_impl import build
 
 
@@ -42,10 +42,6 @@ class Cache:
 @functools.cache
 def caches() -> dict[str, Cache]:
     """Every cache that a comparison may meet, by whose it is."""
-    try:
-        user = re.sub(r"[^\w.-]", "_", getpass.getuser())
-    except (KeyError, OSError):  # a container's user without a name
-        user = str(os.getuid())
     return {
         "Triton": Cache("TRITON_CACHE_DIR", f"{os.environ.get('TRITON_HOME') or '~'}/.triton/cache"),
         "cupy": Cache(
@@ -54,7 +50,7 @@ def caches() -> dict[str, Cache]:
             "the source's text, which includes headers by name only; all options, among them the "
             "architecture and a hash of those headers; NVRTC's version and cupy's; the names of the kernels",
         ),
-        "torch.compile": Cache("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{user}"),
+        "torch.compile": Cache("TORCHINDUCTOR_CACHE_DIR", inductor_cache(tempfile.gettempdir())),
         "CUDA driver": Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache"),
         "this project": Cache(
             "COMPARE_CACHE_DIR",

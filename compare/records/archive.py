@@ -155,7 +155,8 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
         raise UsageError(f"nothing is recorded: no case of {comparison.op} was measured to its end")
     path = path_of(comparison.environment.device, comparison.op, root)
     name = hashlib.sha256(bytes(path.resolve())).hexdigest()[:20]
-    lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{name}.lock"
+    shared = os.environ.get("COMPARE_TMPDIR") or tempfile.gettempdir()  # of all runs, and not this one's
+    lock = Path(shared) / f"compare-{os.getuid()}-{name}.lock"
     try:
         with FileLock(lock, timeout=_LOCK_S):
             older = read(path) if path.exists() else ()

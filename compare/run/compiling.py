@@ -20,7 +20,7 @@ from compare.model.op import Implementation, UsageError
 from compare.model.result import Options
 from compare.resources.static import CompileError, Refused, Request, Resources, keep, kept, key_of
 from compare.run.context import Context
-from compare.sandbox import isolation
+from compare.sandbox import scratch
 from compare.worker import server
 from compare.worker.messages import FindLaunched, ReadFigures, ReadResources, ReadSources, Setup
 from compare.worker.parallel import cores
@@ -158,20 +158,20 @@ class Compilation:
 @contextmanager
 def _begun(worker: Worker, impl: Implementation, nice: int = 0) -> Iterator[None]:
     """Begin a worker that sees no GPU, and end it."""
-    scratch = isolation.private_folder()
+    triton_cache = scratch.private_folder()
     try:
         # A launch that is not captured fails: with meta tensors' addresses it would end the GPU's context.
         variables = worker.environment | {"CUDA_VISIBLE_DEVICES": "-1"}
         variables |= {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_INTERPRET": "0"}
         if not to_load(impl):
             # What is compiled here must not shorten the first call that is timed elsewhere.
-            variables["TRITON_CACHE_DIR"] = str(scratch)
+            variables["TRITON_CACHE_DIR"] = str(triton_cache)
         worker.pid  # noqa: B018 - the time that the server takes to import is not limited
         worker.ask(Setup("cpu", variables, tuple(modules_of(impl.op, impl)), nice), "starting")
         yield
     finally:
         worker.close()
-        isolation.remove(scratch)
+        scratch.remove(triton_cache)
 
 
 def launched_by(impl: Implementation, timeout_s: float) -> Launched:

@@ -10,26 +10,24 @@ import ctypes
 import functools
 import os
 import resource
-import secrets
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from compare.sandbox import kernel
+from compare.sandbox import kernel, scratch
 from compare.sandbox.limits import close_all_but, limit
 
 PRIVATE_BYTES = 1 << 30
 """Size of the private folder."""
 _PRIVATE_FILES = 1 << 16
 _PROCESSES = 4096
-_NAME = "3ways-"
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")
@@ -81,11 +79,11 @@ class Isolation:
 @functools.cache
 def found() -> Isolation:
     """The mechanisms that work here, each tried in a process of its own."""
-    version, private = kernel.landlock_version(), private_folder()
+    version, private = kernel.landlock_version(), scratch.private_folder()
     try:
         why = {name: _why_not(name, private) for name in ("namespaces", "Landlock", "seccomp")}
     finally:
-        remove(private)
+        scratch.remove(private)
     refused = tuple(f"{name}: {reason}" for name, reason in why.items() if reason)
     return Isolation(not why["namespaces"], 0 if why["Landlock"] else version, not why["seccomp"], refused)
 
@@ -141,79 +139,6 @@ def protect_judge() -> None:
         kernel.not_dumpable()
     if warning := found().warning:
         print(f"python -m compare: {warning}", file=sys.stderr)
-
-
-# --------------------------------------------------------------------------- the private folder
-
-
-def private_folder() -> Path:
-    """A new private folder, for `enter`; also removes those of runs that were killed."""
-    temporary = tempfile.gettempdir()
-    for old in Path(temporary).glob(f"{_NAME}*-*"):
-        owner = old.name.removeprefix(_NAME).partition("-")[0]
-        if owner.isdecimal() and not Path("/proc", owner).exists():
-            with suppress(OSError):
-                remove(old)
-    return Path(tempfile.mkdtemp(prefix=f"{_NAME}{os.getpid()}-", dir=temporary))
-
-
-def remove(folder: Path) -> None:
-    """Remove a private folder, whatever modes its folders have and however deep they are; never raises."""
-    with suppress(OSError):
-        if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-            return  # anyone may give a name in the temporary folder to what is not theirs
-        with _opened(str(folder)) as descriptor:
-            _empty(descriptor)
-        folder.rmdir()
-
-
-@contextmanager
-def _opened(name: str, parent: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder, which everything in it may be done with from now on."""
-    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        os.chmod(f"/proc/self/fd/{path}", 0o700)  # noqa: PTH101 - of the folder that was opened
-        descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=path)
-    finally:
-        os.close(path)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _empty(top: int) -> None:
-    """Remove all that is in a folder.
-
-    Folders within its folders are moved up into it first: in a deep tree a path is too long for the kernel,
-    and a call or a descriptor for each level is too many.
-    """
-    while names := os.listdir(top):
-        if not sum(_removed(name, top) for name in names):
-            return
-
-
-def _removed(name: str, top: int) -> bool:
-    """Whether an entry of a folder could be removed."""
-    with suppress(OSError):
-        try:
-            os.unlink(name, dir_fd=top)
-        except IsADirectoryError:
-            with _opened(name, top) as descriptor:
-                _move_up(descriptor, top)
-            os.rmdir(name, dir_fd=top)
-        return True
-    return False
-
-
-def _move_up(folder: int, top: int) -> None:
-    """Remove the files of a folder, and move its folders to the top."""
-    for name in os.listdir(folder):
-        try:
-            os.unlink(name, dir_fd=folder)
-        except IsADirectoryError:
-            with _opened(name, folder):  # else it may not be moved
-                os.rename(name, secrets.token_hex(), src_dir_fd=folder, dst_dir_fd=top)
 
 
 _FOLDERS = {

@@ -197,14 +197,16 @@ def landlock(
 
 _X86_64 = {
     "ioctl": 16, "shmget": 29, "socket": 41, "connect": 42, "kill": 62, "semget": 64, "msgget": 68,
-    "clone": 56, "fcntl": 72, "setpgid": 109, "setsid": 112, "capset": 126, "rt_sigqueueinfo": 129,
+    "clone": 56, "fcntl": 72, "ptrace": 101, "setpgid": 109, "setsid": 112, "capset": 126,
+    "rt_sigqueueinfo": 129,
     "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "prctl": 157, "tkill": 200,
     "sched_setaffinity": 203, "timer_create": 222, "tgkill": 234, "mq_open": 240, "add_key": 248,
     "request_key": 249, "keyctl": 250, "ioprio_set": 251, "rt_tgsigqueueinfo": 297, "prlimit64": 302,
     "sched_setattr": 314, "memfd_create": 319,
 }  # fmt: skip
 _AARCH64 = {
-    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "capset": 91, "timer_create": 107, "sched_setparam": 118,
+    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "capset": 91, "timer_create": 107, "ptrace": 117,
+    "sched_setparam": 118,
     "sched_setscheduler": 119, "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131,
     "rt_sigqueueinfo": 138, "setpriority": 140, "setpgid": 154, "setsid": 157, "prctl": 167, "mq_open": 180,
     "msgget": 186, "semget": 190, "shmget": 194, "socket": 198, "connect": 203, "add_key": 217,
@@ -222,6 +224,7 @@ _DENIED = (
     # What these make outlives its process.
     *("shmget", "semget", "msgget", "mq_open", "add_key", "request_key", "keyctl", "file_setattr"),
     "timer_create",  # SIGCONT from a timer: a process that the judge has stopped would go on
+    "ptrace",  # a tracer keeps SIGSTOP from the process that it traces
 )
 _UNCOUNTED = ("memfd_create", "memfd_secret")
 """Memory that no limit of a process counts.  Denied where there is such a limit."""
@@ -231,6 +234,8 @@ _OF_ITSELF = (
 )
 """Calls that may name this process only, and the argument that does: 0 or its number."""
 _DENIED_WITH = (
+    ("kill", 1, (signal.SIGCONT,)),  # under way when the judge sends SIGSTOP, it cancels that
+    ("tgkill", 2, (signal.SIGCONT,)),
     ("fcntl", 1, (8, 15)),  # F_SETOWN, F_SETOWN_EX: a pipe that signals a process
     ("fcntl", 1, (10, 1024, 1026)),  # F_SETSIG, F_SETLEASE, F_NOTIFY: any signal, SIGCONT too
     ("ioctl", 1, (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP: the same of a socket

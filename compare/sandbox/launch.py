@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from compare.registry import ROOT
-from compare.sandbox import isolation
+from compare.sandbox import isolation, scratch
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.limits import HOST_BYTES, end_with, restrict
 
@@ -42,7 +42,7 @@ class IsolatedProcess:
         out: IO[bytes] | None = None,
         mechanisms: isolation.Isolation | None = None,
     ) -> None:
-        self.private = isolation.private_folder()
+        self.private = scratch.private_folder()
         theirs, self._lifeline = os.pipe()
         used = vars(mechanisms or isolation.found())
         order = {"lifeline": theirs, "private": str(self.private), "isolation": used}
@@ -61,7 +61,7 @@ class IsolatedProcess:
     def close(self) -> None:
         """Free what it used, when it has ended."""
         os.close(self._lifeline)
-        isolation.remove(self.private)
+        scratch.remove(self.private)
 
 
 def main(module: str, order: str, *words: str) -> None:

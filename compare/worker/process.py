@@ -26,7 +26,7 @@ from msgspec import structs
 
 from compare.model.op import UsageError
 from compare.model.result import Options
-from compare.sandbox import isolation, limits
+from compare.sandbox import isolation, limits, scratch
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import how_it_ended, printable
 from compare.worker import late, messages, server
@@ -103,7 +103,7 @@ class Worker:
         self._waiting: list[tuple[str, WorkerRequest[Any]]] = []
         """Requests whose answers were not received yet, by number."""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        self._private = isolation.private_folder() if isolated else None
+        self._private = scratch.private_folder() if isolated else None
         """Where it may write; None: everywhere."""
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", ceil(timeout_s), 0))
@@ -131,7 +131,8 @@ class Worker:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
-        found = kept_variables() | {"COMPARE_LOCK_S": f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"}
+        found = kept_variables() | scratch.variables()
+        found |= {"COMPARE_LOCK_S": f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"}
         return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, request: WorkerRequest[AnswerT], step: str = "") -> AnswerT:
@@ -275,7 +276,7 @@ class Worker:
                 self._bury()
                 self._printed.close()
                 if self._private is not None:
-                    isolation.remove(self._private)
+                    scratch.remove(self._private)
 
     def _signal_idle(self, number: signal.Signals) -> None:
         """Stop a user's worker and all that it has started, or let it go on."""

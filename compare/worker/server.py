@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from compare import registry
 from compare.model.op import Implementation, UsageError
+from compare.sandbox import scratch
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.limits import close_all_but
@@ -189,7 +190,7 @@ def _spawn(theirs: socket.socket, modules: Sequence[str], interpreted: bool) -> 
     os.set_inheritable(theirs.fileno(), True)
     no_stdin = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     arguments = [sys.executable, "-c", program]
-    variables = kept_variables() | {"TRITON_INTERPRET": str(int(interpreted))}
+    variables = kept_variables() | scratch.variables() | {"TRITON_INTERPRET": str(int(interpreted))}
     # Ctrl-C is for the judge: the server is in a session of its own.
     return os.posix_spawn(sys.executable, arguments, variables, file_actions=[no_stdin], setsid=True)
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -239,29 +238,6 @@ def test_repeated_ctrl_c_shows_no_traceback() -> None:
     stdout, stderr = run.communicate(timeout=60)
     assert "Traceback" not in stdout + stderr
     assert said
-
-
-@pytest.mark.thorough
-def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
-    def left() -> list[str]:
-        return [path.name for path in Path(folder).iterdir() if not path.name.startswith("torchinductor")]
-
-    arguments = ("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--only", "torch.eager")
-    with tempfile.TemporaryDirectory() as folder:  # a short path: sockets need one
-        run = started(*arguments, TMPDIR=folder)
-        until = time.monotonic() + 60
-        while not left() and time.monotonic() < until:
-            time.sleep(0.02)
-        run.kill()
-        run.communicate()
-        until = time.monotonic() + 30  # its trial of the sandbox, a process of its own, ends a little later
-        while (
-            any(Path("/proc", *name.split("-")[1:2]).exists() for name in left()) and time.monotonic() < until
-        ):
-            time.sleep(0.1)
-        done = processes.command(*arguments, TMPDIR=folder)
-        assert done.stdout, done.stderr
-        assert left() == []
 
 
 @pytest.mark.thorough

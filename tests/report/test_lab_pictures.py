@@ -75,7 +75,7 @@ def test_the_points_of_a_roofline_lie_as_high_as_their_speed() -> None:
 
 def test_a_page_has_each_picture_above_its_caption_and_no_other_markup() -> None:
     hostile = lanes.picture(TracedAccess("<b>*x*.py:1", "load", "x", (1,), 4, (0,), (True,)))
-    text = labs._plain(hostile.caption)
+    text = labs.plain(hostile.caption)
     page = labs.html(f"# Lab\n\n{text}\n", "Lab", [hostile])
     assert page.index("<svg") < page.index("<figcaption><p>&lt;b&gt;*x*.py:1 loads 1")
     assert "<b>" not in page

@@ -132,7 +132,9 @@ def test_a_student_s_page_runs_nothing(answer: str) -> None:
         "fastest", "Which?", "fastest", made_up.CASE, choices=("torch.eager", "triton.onepass")
     )
     found = outcome(asked, "torch.eager", Run(made_up.comparison()))
-    page = pages.html(pages.student_page(work, [found], [("Triton", made_up.comparison())]), "<Lab>")
+    page = pages.html(
+        pages.student_page(work, [found], [pages.TaskRun("Triton", made_up.comparison())]), "<Lab>"
+    )
     assert "<img" not in page
     assert 'href="javascript' not in page
     assert "&lt;Lab&gt;" in page

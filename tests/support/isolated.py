@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from compare.sandbox import isolation
+from compare.sandbox import isolation, scratch
 from compare.sandbox.isolation import Isolation
 
 Attempt = Callable[[Path], object]
@@ -24,7 +24,7 @@ def inside(enter: Callable[[Path, int], object], attempts: Mapping[str, Attempt]
     Returns:
         ``ok``, the name of an `OSError`'s number such as ``EACCES``, or another exception's type.
     """
-    private = isolation.private_folder()
+    private = scratch.private_folder()
     lifeline, kept = os.pipe()
     receiver, sender = os.pipe()
     child = os.fork()
@@ -44,7 +44,7 @@ def inside(enter: Callable[[Path, int], object], attempts: Mapping[str, Attempt]
         text = results_read.read()
     assert os.waitpid(child, 0)[1] == 0
     os.close(kept)
-    isolation.remove(private)
+    scratch.remove(private)
     assert not private.exists()
     return dict(json.loads(text))
 

@@ -205,6 +205,25 @@ def test_a_users_idle_worker_is_stopped(tmp_path: Path) -> None:
     assert until(lambda: not running(worker.pid))
 
 
+CONTINUING = (
+    "import signal, threading\n\n"
+    "def work():\n    while True:\n        try: os.kill(0, signal.SIGCONT)\n        except OSError: pass\n\n"
+    "threading.Thread(target=work, daemon=True).start()\n"
+)
+"""A user's file that keeps itself from being stopped: SIGCONT cancels a SIGSTOP that has not been handled."""
+
+
+def test_a_users_worker_that_sends_itself_sigcont_is_stopped(tmp_path: Path) -> None:
+    worker = Worker("test", CPU, 60.0, isolated=True)
+    try:
+        worker.ask(Load((written(tmp_path / "continuing.py", CONTINUING),)))
+        for _ in range(50):
+            worker.ask(Rest())
+            assert until(lambda: states(worker.pid) == {"T"}, 5)
+    finally:
+        worker.close()
+
+
 JUDGE = """
 import sys, torch
 from compare.worker import server
