@@ -320,6 +320,8 @@ class Calibration:
     """The step in which its event clock counts; in the built-in one, what equals differ by at most."""
     created: str = ""
     """ISO 8601, UTC; empty where it is the built-in one."""
+    launch_floors_us: dict[str, Positive] = field(default_factory=dict)
+    """By route, the launch overhead of an empty kernel and its output; empty where it was not measured."""
 
 
 @dataclass(frozen=True)
