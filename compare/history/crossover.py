@@ -173,15 +173,14 @@ def crossings(standings: Iterable[Standing]) -> list[list[Standing]]:
 def bound(case: CaseComparison, row: Row) -> Bound:
     """What binds ``row``, which was timed.
 
-    The ceiling of the case where it reaches `figures.FAR` of that; else launch, where launch overhead exceeds
-    GPU time; else it is not known, and only the ceiling is given.
+    The ceiling of the case where it reaches `figures.FAR` of that; else launch, where the host limits calls
+    back to back; else it is not known, and only the ceiling is given.
     """
     share = figures.share(case, row)
     nearest: Bottleneck = "arithmetic" if figures.compute_bound(case) else "bandwidth"
     if share is not None and share >= figures.FAR:
         return Bound(nearest, nearest, share)
-    launch = row.timing.launch_us if row.timing else None
-    limit: Bottleneck | None = "launch" if launch and launch.median > figures.cold_us(row) else None
+    limit: Bottleneck | None = "launch" if figures.launch_bound(row) else None
     return Bound(limit, None if share is None else nearest, share)
 
 

@@ -152,8 +152,15 @@ class Timing:
     """GPU time back to back on the same inputs."""
     graph_us: Estimate | None = None
     """GPU time of one replay of a captured CUDA graph, warm."""
-    launch_us: Estimate | None = None
-    """Host time until the call returns."""
+    hot_launch_us: Estimate | None = None
+    """Launch overhead: host time of one of many calls back to back, until it returns.  It holds the argument
+    checks and the allocation of the output.  Records from before 2026-11-27 have another figure, by the name
+    ``launch_us``: not read."""
+    back_to_back_us: Estimate | None = None
+    """Time of a call in the same blocks, by the GPU's clock: nothing hides the launch, so it is the larger of
+    launch overhead and GPU time."""
+    after_idle_us: Estimate | None = None
+    """Host time of the first call after the process and the GPU were idle."""
     first_call_ms: float | None = None
     """The first call in this process: compile or load, then run; what was built in the background counts."""
     ratios: tuple[Ratio, ...] = ()
@@ -313,6 +320,8 @@ class Calibration:
     """The step in which its event clock counts; in the built-in one, what equals differ by at most."""
     created: str = ""
     """ISO 8601, UTC; empty where it is the built-in one."""
+    launch_floors_us: dict[str, Positive] = field(default_factory=dict)
+    """By route, the launch overhead of an empty kernel and its output; empty where it was not measured."""
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ def _change(dim: str, below: Standing, above: Standing) -> str:
 def binding(case: CaseComparison, row: Row) -> str:
     """What binds ``row``, with the figure."""
     binds = bound(case, row)
-    if binds.limit == "launch" and row.timing and row.timing.launch_us:
-        return f"launch overhead binds ({row.timing.launch_us.median:.3g} µs)"
+    if binds.limit == "launch" and row.timing and row.timing.back_to_back_us:
+        return f"launch overhead binds ({row.timing.back_to_back_us.median:.3g} µs a call back to back)"
     if binds.nearest is None:
         return "the bound is not known"
     of = "measured bandwidth" if binds.nearest == "bandwidth" else "peak (measured)"

@@ -62,7 +62,8 @@ def _cells(comparison: Comparison, case: CaseComparison, line: Line) -> Cells:
     yield "replayed_from", row.recorded or ""
     errors = ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit")
     yield from fields(row.agreement, *errors)
-    for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us"):
+    times = ("cold_us", "warm_us", "graph_us", "hot_launch_us", "back_to_back_us", "after_idle_us")
+    for name in (*times, "burst_us", "sustained_us"):
         yield from estimate(name, getattr(line.timing, name))
     yield from fields(row.timing, "first_call_ms", "sm_mhz", "rounds", "converged")
     yield from fields(line, "gbs", "share_of_copy", "tflops", "share_of_product")

@@ -95,7 +95,7 @@ class Line:
     @property
     def launch_us(self) -> float | None:
         """The median of the launch overhead."""
-        return self.timing.launch_us.median if self.timing.launch_us else None
+        return self.timing.hot_launch_us.median if self.timing.hot_launch_us else None
 
     @property
     def registers(self) -> int | None:

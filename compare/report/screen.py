@@ -15,6 +15,7 @@ from compare.model.result import (
     SANITIZER,
     THREAD_ORDERS,
     WRONG,
+    Calibration,
     CaseComparison,
     Comparison,
     Row,
@@ -320,10 +321,19 @@ _MEANINGS = {
     "route's",
     "cuda.X": "cupy.X and pybind.X: the same kernel by two routes, one row while within noise (cupy's "
     "figures)",
-    "launch overhead": "host time until the call returns, of the row above",
+    "launch overhead": "host time until the call returns, of the row above: median of 200 calls back to "
+    "back; argument checks and the allocation of the output included; {floors}",
 }
 _OVER_PEAK = "operations / time, over what the library's 4096-cubed matmul of this dtype reached"
 _OVER_COPY = "compulsory bytes (inputs read once, outputs written once) / time, over what a copy reached"
+
+
+def floors(calibration: Calibration | None) -> str:
+    """The floor of each route's launch overhead."""
+    if calibration is None or not calibration.launch_floors_us:
+        return "doctor --calibrate measures the floor of each route"
+    each = ", ".join(f"{route} {number(us, 2)}" for route, us in calibration.launch_floors_us.items())
+    return f"floor of each route, an empty kernel and its output, in µs: {each}"
 
 
 def legend(comparison: Comparison, width: int, noise: str) -> str:
@@ -332,6 +342,7 @@ def legend(comparison: Comparison, width: int, noise: str) -> str:
     values = {
         "baseline": figures.baseline_of(main) if main else "torch.eager",
         "ceiling": f"% of {figures.share_of(main)}" if main else "%",
+        "floors": floors(comparison.environment.calibration),
         "over": _OVER_PEAK if main and figures.compute_bound(main) else _OVER_COPY,
     }
     meanings = {name.format(**values): text.format(**values) for name, text in _MEANINGS.items()}

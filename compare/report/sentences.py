@@ -225,20 +225,18 @@ def _naive(facts: _Facts) -> Iterator[Sentence]:
 
 
 def _launch(facts: _Facts) -> Iterator[Sentence]:
-    """Rows whose launch overhead exceeds their GPU time: back to back, the host is the limit."""
+    """Launch-bound rows: back to back, the host is the limit."""
     bound = [
-        (row, row.timing.launch_us.median, row.timing.warm_us.median)
+        (row, row.timing.back_to_back_us.median, row.timing.warm_us.median)
         for row in facts.case.rows
-        if row.timing and row.timing.launch_us and row.timing.warm_us
-        # Both intervals must clear each other.
-        if row.timing.launch_us.low > row.timing.warm_us.high
+        if row.timing and row.timing.back_to_back_us and row.timing.warm_us and figures.launch_bound(row)
     ]
     if bound:
         best = facts.best.values()
-        row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
+        row, call, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
         rows = f"{len(bound)} of {len(facts.timed)} rows"
-        times = f"{row.label} {number(launch, 2)} > {number(warm, 2)} µs"
-        yield Sentence("launch", 0.85, f"Launch overhead > GPU time in {rows}: {times}.")
+        times = f"{row.label} {number(call, 2)} µs a call back to back, GPU {number(warm, 2)} µs"
+        yield Sentence("launch", 0.85, f"Launch bound: {rows} ({times}).")
 
 
 def _instruction(facts: _Facts) -> Iterator[Sentence]:

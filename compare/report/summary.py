@@ -192,9 +192,9 @@ def launch(case: CaseComparison) -> str:
     best = [row for way in ("triton", "cuda") for row in lines.best_variant(case, way, case.rows)]
     reference = figures.row_of(case, figures.baseline_of(case))
     us = {
-        row.label: number(row.timing.launch_us.median, 2)
+        row.label: number(row.timing.hot_launch_us.median, 2)
         for row in (*best, reference)
-        if row and row.timing and row.timing.launch_us
+        if row and row.timing and row.timing.hot_launch_us
     }
     words = [f"{row.label.partition('.')[0]} {us[row.label]}" for row in best if row.label in us]
     if not words:

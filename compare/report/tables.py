@@ -68,8 +68,10 @@ _MEANINGS = {
         "library's matmul of this dtype reached in the same run."
     ),
     "first call\nms": (
-        "launch overhead: host time until the call returns. first call: compile or load, then run. The "
-        "interval of a speedup holds the variance between processes. within noise: it includes 1."
+        "launch overhead: host time until the call returns, of 200 calls back to back; argument checks and "
+        "the allocation of the output included. after idle: of one call by a process that has just woken. "
+        "first call: compile or load, then run. The interval of a speedup holds the variance between "
+        "processes. within noise: it includes 1."
     ),
     "multiplies by": (
         "multiplies by: the instruction in its machine code, and its shape; - for PyTorch's own kernels."
@@ -255,6 +257,7 @@ def speed(case: CaseComparison) -> Table:
             **(_ARITHMETIC_COLUMNS if figures.compute_bound(case) else _TRAFFIC_COLUMNS),
             f"speedup vs\n{figures.baseline_of(case)}": _against,
             "launch\noverhead µs": lambda line: number(line.launch_us),
+            "after idle\nµs": lambda line: median(line.timing.after_idle_us),
             "first call\nms": lambda line: number(line.timing.first_call_ms),
         },
         ("level", "correct"),

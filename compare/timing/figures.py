@@ -142,6 +142,18 @@ def differs(row: Row, other: Row) -> bool:
     return value is not None and statistics.differs(value)
 
 
+def launch_bound(row: Row) -> bool:
+    """Whether the host limits calls back to back: they take longer than their GPU work, by more than noise.
+
+    A user's row has no warm time: there the cold one counts, which is longer.
+    """
+    timing = row.timing
+    gpu_us = (timing.warm_us or timing.cold_us) if timing else None
+    if timing is None or timing.back_to_back_us is None or gpu_us is None:
+        return False
+    return timing.back_to_back_us.low > gpu_us.high * (1 + detectable(row))
+
+
 def few(*rows: Row) -> int:
     """The number of rounds that timed all rows if that is too small for an interval, else 0."""
     count = min(row.timing.rounds if row.timing else 0 for row in rows)

@@ -26,7 +26,7 @@ from compare.model.op import Implementation
 from compare.model.result import Options, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, paired, within
-from compare.timing.stopwatch import Clock, Timer
+from compare.timing.stopwatch import HOT_KEPT, HOT_TOTAL, Clock, HotReading, Timer
 from compare.timing.sustained import bursts, repeats_for, sustained
 
 RoundProgress = Callable[[float], None]
@@ -47,6 +47,9 @@ MANY_OUTLIERS = 0.05
 """Share of a series from which a note counts its outliers."""
 
 
+_HOT_ATTEMPTS = 3
+"""Most measurements of a launch overhead; see `Plan.hot_spread`."""
+
 FAIR = 2.0
 """Most time of one implementation, as a multiple of an equal share; then it is left out of further rounds."""
 
@@ -61,7 +64,13 @@ class Plan:
     """The same for an implementation whose call takes more than `slow_ms`."""
     max_rounds: int = 300
     warm_rounds: int = 10
-    """Rounds that sample warm, graph and launch as well: verdicts and ratios are of cold times only."""
+    """Rounds that sample warm and graph as well: verdicts and ratios are of cold times only."""
+    hot_s: float = 0.5
+    """Most time of the calls back to back that measure launch overhead.  A row whose calls take longer has
+    none: their number must not depend on GPU time, and beside 2 ms of GPU time no launch overhead matters."""
+    hot_spread: float = 0.05
+    """A launch overhead whose interval is wider is measured again, at most twice.  The lowest counts, because
+    other processes on the host only add to it."""
     min_s: float = 0.5
     """Least duration: ten rounds of a small case would cover one moment of the card only."""
     tight: float = 0.01
@@ -94,7 +103,17 @@ def reference(label: str, impls: Sequence[Implementation]) -> str | None:
     return None if first == label else first
 
 
-Series = Literal["cold_us", "warm_us", "launch_us", "graph_us", "sm_mhz", "burst_us", "sustained_us"]
+Series = Literal[
+    "cold_us",
+    "warm_us",
+    "graph_us",
+    "hot_launch_us",
+    "back_to_back_us",
+    "after_idle_us",
+    "sm_mhz",
+    "burst_us",
+    "sustained_us",
+]
 """Microseconds of one kind of sample; or the card's clock in MHz, right after a cold call."""
 
 Samples = dict[Series, float]
@@ -116,6 +135,8 @@ class Entry:
     notes: list[str] = field(default_factory=list)
     call_ms: float = 0.0
     """Host time of a call and its GPU work at the beginning of timing, or a later cold time that is less."""
+    host_us: float = 0.0
+    """Host time of a call of its last warm sample."""
     spent_s: float = 0.0
     """Cost of its samples so far."""
     has_graph: bool = False
@@ -266,18 +287,21 @@ class Rounds:
         return entry.call_ms > self.plan.slow_ms
 
     def _warm_up(self, until_s: float) -> None:
-        """Discarded rounds, with negative numbers; they tell how often to repeat a call."""
+        """Discarded rounds, with negative numbers; they tell how often to repeat a call.  Then launches."""
         plan, number = self.plan, -1
         while due := [each for each in self._active() if not self._is_slow(each)]:
             discarded = self._round(number, due)
             for entry in due:
                 samples = discarded[entry.label]
-                call_us = samples.get("cold_us", 0.0), samples.get("launch_us", 0.0)
+                call_us = samples.get("cold_us", 0.0), entry.host_us
                 repeats = repeats_for(plan.batch_us, plan.batch_host_us, *call_us)
                 entry.repeats = min(repeats, plan.most_repeats)
             number -= 1
             if self.clock.now_s() >= until_s:
                 break
+        for entry in self._shuffled(self._active()):
+            with self._contained(entry):
+                self._measure_launch(entry)
         for entry in self._active():
             entry.spent_s = 0.0
         if self.ceilings is not None:
@@ -314,15 +338,33 @@ class Rounds:
             samples["sm_mhz"] = clock_mhz
 
     def _sample_warm(self, entry: Entry, number: int, samples: Samples) -> None:
-        """Launch overhead, and the GPU times of calls back to back."""
+        """The host time of the first call after idle, and the GPU times of calls back to back."""
         reading = entry.timer.warm(number, entry.repeats)
-        samples["launch_us"] = round(reading.host_us, 3)
+        entry.host_us = reading.host_us
+        samples["after_idle_us"] = round(reading.after_idle_us, 3)
         if entry.cold_only:
             return
         samples["warm_us"] = round(reading.gpu_us, 3)
         entry.exposed |= reading.exposed
         if entry.has_graph:
             samples["graph_us"] = round(entry.timer.warm(number, entry.repeats, "graph").gpu_us, 3)
+
+    def _measure_launch(self, entry: Entry) -> None:
+        """Launch overhead, hot.  All other workers wait for a request meanwhile, or are stopped."""
+        plan, best = self.plan, None
+        for _ in range(_HOT_ATTEMPTS if entry.call_ms * HOT_TOTAL <= plan.hot_s * 1e3 else 0):
+            reading = entry.timer.hot(plan.hot_s)
+            if len(reading.host_us) < HOT_KEPT:
+                break
+            if best is None or _launch_us(reading) < _launch_us(best):
+                best = reading
+            if within(estimate(reading.host_us), plan.hot_spread):
+                break
+        if best is None:
+            entry.notes.append(f"launch overhead not measured: {HOT_TOTAL} calls take over {plan.hot_s:g} s")
+            return
+        entry.samples["hot_launch_us"] = [round(us, 3) for us in best.host_us]
+        entry.samples["back_to_back_us"] = [round(us, 3) for us in best.back_to_back_us]
 
     def _endure(self) -> None:
         for entry in self._shuffled(self._active()):
@@ -333,9 +375,8 @@ class Rounds:
     def _load(self, entry: Entry) -> None:
         """Bursts, and sustained load."""
         cold_us = statistics.median(entry.samples["cold_us"])
-        launch_us = statistics.median(entry.samples["launch_us"])
-        burst = bursts(entry.timer, cold_us, launch_us)
-        steady, settled = sustained(entry.timer, self.clock, cold_us, launch_us)
+        burst = bursts(entry.timer, cold_us, entry.host_us)
+        steady, settled = sustained(entry.timer, self.clock, cold_us, entry.host_us)
         entry.samples["burst_us"] = [round(reading.gpu_us, 3) for reading in burst]
         entry.samples["sustained_us"] = [round(reading.gpu_us, 3) for reading in steady]
         if not settled:
@@ -371,7 +412,9 @@ class Rounds:
             cold_us=times.get("cold_us"),
             warm_us=times.get("warm_us"),
             graph_us=times.get("graph_us"),
-            launch_us=times.get("launch_us"),
+            hot_launch_us=times.get("hot_launch_us"),
+            back_to_back_us=times.get("back_to_back_us"),
+            after_idle_us=times.get("after_idle_us"),
             first_call_ms=entry.first_ms,
             ratios=tuple(ratios),
             rounds=entry.sampled,
@@ -446,6 +489,10 @@ def release(error: BaseException) -> None:
     while link is not None:
         traceback.clear_frames(link.__traceback__)
         link = link.__context__
+
+
+def _launch_us(reading: HotReading) -> float:
+    return statistics.median(reading.host_us)
 
 
 def _first_line(error: BaseException) -> str:

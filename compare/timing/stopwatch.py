@@ -43,7 +43,16 @@ LONGEST_WAIT_US = 20_000.0
 
 BackToBack = Literal["warm", "graph", "burst", "sustained"]
 """Kinds of sample that repeat the call: in a round, as a CUDA graph, after a pause, and under load."""
-Kind = Literal["cold", BackToBack]
+Kind = Literal["cold", "hot", BackToBack]
+
+HOT_BLOCKS = 25
+"""Blocks of a hot reading.  The first fifth is dropped: caches and branch predictors are still cold."""
+HOT_CALLS = 10
+"""Timed calls of a block, behind one untimed call.  The launch queue holds about 1,000 launches: the host
+waits for the GPU only if a call launches more than 90 kernels."""
+HOT_KEPT = HOT_BLOCKS - HOT_BLOCKS // 5
+"""Blocks that count: 200 calls."""
+HOT_TOTAL = HOT_BLOCKS * (1 + HOT_CALLS)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,18 @@ class Reading:
     host_us: float
     exposed: bool = False
     """The GPU time contains host time: the host was slower than the GPU."""
+    after_idle_us: float = 0.0
+    """Host time of the untimed call before a batch, which is the first after idle; 0: there is none."""
+
+
+@dataclass(frozen=True)
+class HotReading:
+    """Microseconds a call, for each block that counts of calls back to back; shorter where the time ended."""
+
+    host_us: tuple[float, ...]
+    """Host time until the calls returned."""
+    back_to_back_us: tuple[float, ...]
+    """By the GPU's clock, with nothing that hides the launches."""
 
 
 class Clock(Protocol):
@@ -86,6 +107,9 @@ class Stopwatch(Clock, Protocol):
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
         """``repeats`` calls back to back, after an untimed one."""
 
+    def hot(self, call: Call, limit_s: float) -> HotReading:
+        """Calls back to back in blocks, until ``limit_s`` is over."""
+
     def capture(self, call: Call) -> Call:
         """``call`` as a CUDA graph; the result replays it.  Raises where it cannot be captured."""
 
@@ -107,6 +131,9 @@ class Timer(Protocol):
 
     def warm(self, number: int, repeats: int, kind: BackToBack = "warm") -> Reading:
         """``repeats`` calls back to back, or replays of the captured graph, after an untimed one."""
+
+    def hot(self, limit_s: float) -> HotReading:
+        """Calls back to back in blocks, until ``limit_s`` is over."""
 
 
 def how_many_sets(size: int, device: torch.device) -> int:
@@ -164,6 +191,30 @@ class CudaStopwatch:
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
         return self._read(("warm", name), call, call, repeats)
 
+    def hot(self, call: Call, limit_s: float) -> HotReading:
+        until_ns = time.perf_counter_ns() + limit_s * 1e9
+        host_us: list[float] = []
+        back_to_back_us: list[float] = []
+        while len(host_us) < HOT_BLOCKS:
+            begin = time.perf_counter_ns()
+            call()  # wakes the GPU, and the host's code after its wait
+            lead_ns = time.perf_counter_ns() - begin
+            if begin + (1 + HOT_CALLS) * lead_ns > until_ns:
+                break
+            self._start.record()
+            begin = time.perf_counter_ns()
+            for _ in range(HOT_CALLS):
+                call()
+            host_us.append((time.perf_counter_ns() - begin) / 1e3 / HOT_CALLS)
+            self._end.record()
+            torch.cuda.synchronize(self._device)
+            back_to_back_us.append(self._start.elapsed_time(self._end) * 1e3 / HOT_CALLS)
+        if self.behind is not None:
+            self.behind()
+        torch.cuda.synchronize(self._device)
+        first = HOT_BLOCKS - HOT_KEPT
+        return HotReading(tuple(host_us[first:]), tuple(back_to_back_us[first:]))
+
     def _let_go_of_l2(self) -> None:
         """Reset persisting L2 lines to normal, so that the flush evicts them."""
         if self._keeps_l2:
@@ -219,8 +270,12 @@ class CudaStopwatch:
 
     def _read(self, key: _SampleKey, before: Call, call: Call, repeats: int) -> Reading:
         wait_us = self._waits_us.get(key, FIRST_WAIT_US)
+        after_idle_us: float | None = None
         while True:
+            begin = time.perf_counter_ns()
             before()
+            if after_idle_us is None:
+                after_idle_us = (time.perf_counter_ns() - begin) / 1e3 if before is call else 0.0
             torch.cuda._sleep(int(wait_us * self.cycles_per_us))
             self._start.record()
             host_us = []
@@ -248,7 +303,7 @@ class CudaStopwatch:
             # Another process reads the result, and CUDA does not order two processes' work.
             torch.cuda.synchronize(self._device)
         gpu_us = self._start.elapsed_time(self._end) * 1e3 / repeats
-        return Reading(gpu_us, statistics.median(host_us), key in self._exposed)
+        return Reading(gpu_us, statistics.median(host_us), key in self._exposed, after_idle_us)
 
     def _calibrate(self) -> float:
         """Cycles of the waiting kernel per microsecond, at the busy card's clock."""

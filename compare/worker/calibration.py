@@ -18,6 +18,7 @@ from compare.timing.ceilings import measure_ceilings
 from compare.timing.rounds import RoundProgress
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.buffers import CaseBuffers, WorkerStage
+from compare.worker.floors import floors_us
 from compare.worker.pool import WorkerPool
 from compare.worker.timing import Settings, Subject, measure
 
@@ -91,10 +92,11 @@ def cold_samples(
 def measured(device: torch.device, progress: RoundProgress = lambda share: None) -> Calibration:
     """The calibration from calls timed against themselves at sizes of every class.
 
-    Takes about two minutes on a GPU.
+    Takes about two minutes on a GPU.  Launch floors come first, while no other process has work.
     """
     found: list[ColdSamples] = []
     with torch.cuda.device(device):
+        floors = floors_us(device)
         bytes_per_us = measure_ceilings(device).copy_gbs * 1e3
         pairs = subjects()
         for seed, (op, impl) in enumerate(pairs):
@@ -106,4 +108,5 @@ def measured(device: torch.device, progress: RoundProgress = lambda share: None)
                     settings = Settings(CudaStopwatch(device), seed, BUDGET_S)
                     found.append(cold_samples(op, equals(impl), case, device, pool, settings))
                     progress(len(found) / (len(TARGETS_US) * len(pairs)))
-    return derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    calibration = derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    return replace(calibration, launch_floors_us=floors)

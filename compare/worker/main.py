@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from msgspec import structs
@@ -43,7 +43,7 @@ from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.words import instead_of, raised_in
-from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
+from compare.timing.stopwatch import HotReading, Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker import late, messages, own_code, tracing
 from compare.worker.channel import Channel
@@ -51,6 +51,8 @@ from compare.worker.memory import Placement, SharedMemory, tensor_in
 from compare.worker.messages import Answer, NumberedRequest
 from triton_impl.notes import taken
 from triton_impl.recorded_device import answer_for_gpu
+
+ReadingT = TypeVar("ReadingT", Reading, HotReading)
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """Text of PyTorch's RuntimeError on a CPU that is out of memory."""
@@ -226,6 +228,8 @@ class Handlers:
                 return self.bench.cold(request.which)
             case messages.Warm():
                 return self.bench.warm(request.kind, request.which, request.repeats)
+            case messages.Hot():
+                return self.bench.hot(request.limit_s)
             case messages.Capture():
                 self.bench.capture()
         return None
@@ -557,7 +561,11 @@ class _Bench:
         self.prepare(which)
         return self._reading(self._watch.warm(kind, self.call(kind, which), repeats))
 
-    def _reading(self, reading: Reading) -> Reading:
+    def hot(self, limit_s: float) -> HotReading:
+        self.prepare(0)
+        return self._reading(self._watch.hot(self.calls[0], limit_s))
+
+    def _reading(self, reading: ReadingT) -> ReadingT:
         if self.tidy:
             self._output = None
             torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from compare.model.result import KernelResources, Tuning
 from compare.replay.figures import KernelSource
 from compare.replay.nodes import Recording, Source
 from compare.sandbox.words import read_json
-from compare.timing.stopwatch import Kind, Reading
+from compare.timing.stopwatch import HotReading, Kind, Reading
 from compare.worker.memory import Placement
 
 AnswerT = TypeVar("AnswerT")
@@ -293,6 +293,12 @@ class Warm(WorkerRequest[Reading], frozen=True):
     which: int
     kind: Kind
     repeats: int
+
+
+class Hot(WorkerRequest[HotReading], frozen=True):
+    """Measure launch overhead by calls back to back on the first set of inputs."""
+
+    limit_s: float
 
 
 class Capture(WorkerRequest[None], frozen=True):

@@ -25,10 +25,11 @@ from compare.checking.tolerance import ToleranceFromBaseline, limit_of, slack_of
 from compare.model.op import Case, Implementation, Op, by_output
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Result, RoundProgress, Rounds, release
-from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
+from compare.timing.stopwatch import BackToBack, HotReading, Kind, Reading, Stopwatch
 from compare.worker import messages
 from compare.worker.buffers import CaseBuffers
 from compare.worker.memory import Placement
+from compare.worker.messages import AnswerT
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
@@ -86,18 +87,29 @@ class RemoteTimer:
         return self._sample(self._worker, kind, 0 if kind == "graph" else number, repeats)
 
     def _sample(self, worker: Worker, kind: Kind, number: int, repeats: int = 1) -> Reading:
-        examiner, which = self._examiner, number % len(self._examiner.sets)
-        checked = self._is_checked(kind)
+        which = number % len(self._examiner.sets)
+        request = messages.Cold(which) if kind == "cold" else messages.Warm(which, kind, repeats)
+        reading = self._examined(worker, request, kind, which)
+        host_us = _checked([reading.host_us, reading.after_idle_us], [reading.gpu_us])
+        return replace(reading, host_us=host_us[0], after_idle_us=host_us[1])
+
+    def hot(self, limit_s: float) -> HotReading:
+        # Host time is that of its own process, also where another replays its GPU work.
+        reading = self._examined(self._worker, messages.Hot(limit_s), "hot", 0)
+        return replace(reading, host_us=_checked(reading.host_us, reading.back_to_back_us))
+
+    def _examined(
+        self, worker: Worker, request: messages.WorkerRequest[AnswerT], kind: Kind, which: int
+    ) -> AnswerT:
+        """The answer to a request for a sample; its last output is examined where that is due."""
+        examiner, checked = self._examiner, self._is_checked(kind)
         if checked and self._impl.user_file:
             examiner.renew(which)  # values that no other sample has seen
         examiner.set_out(which, kind)
-        request = messages.Cold(which) if kind == "cold" else messages.Warm(which, kind, repeats)
-        reading = worker.ask(request, f"a {kind} sample")
+        answer = worker.ask(request, f"a {kind} sample")
         if checked:
             examiner.examine(which, f"a {kind} sample on new inputs", self._impl)
-        if not (0 < reading.gpu_us < math.inf and 0 <= reading.host_us < math.inf):
-            raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
-        return replace(reading, host_us=max(reading.host_us, _HOST_TICK_US))
+        return answer
 
     def _is_checked(self, kind: Kind) -> bool:
         """Whether to examine the next sample's output: of a user's row every cold one.
@@ -110,6 +122,17 @@ class RemoteTimer:
             return self._impl.user_file is not None and kind == "cold"
         self._checked_in[kind] = in_turn
         return True
+
+
+def _checked(host_us: Sequence[float], gpu_us: Sequence[float]) -> tuple[float, ...]:
+    """Host times, at least a tick each.
+
+    Raises:
+        Cheated: a time is none.
+    """
+    if not (all(0 <= us < math.inf for us in host_us) and all(0 < us < math.inf for us in gpu_us)):
+        raise Cheated(f"its clock read {', '.join(map(str, gpu_us))} us (GPU) and {host_us[0]} us (host)")
+    return tuple(max(us, _HOST_TICK_US) for us in host_us)
 
 
 class Examiner:

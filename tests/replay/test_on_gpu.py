@@ -222,7 +222,7 @@ def check(found: dict[str, Result], beside: str, reasons: dict[str, str]) -> Non
             (label in reasons) ^ (REPLAYED in result.notes)
         ):
             wrong[label] = f"{result.unverified} | {result.notes}"
-        elif result.warm_us or result.graph_us or not result.launch_us:
+        elif result.warm_us or result.graph_us or not result.hot_launch_us:
             wrong[label] = "warm times, or no launch overhead"
     assert wrong == {}
     for label in SAME & found.keys():

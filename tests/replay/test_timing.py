@@ -21,10 +21,10 @@ from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.model.op import Implementation, case
 from compare.timing.rounds import Plan, Result
-from compare.timing.stopwatch import Reading
+from compare.timing.stopwatch import HotReading, Reading
 from compare.worker import main, user_files
 from compare.worker.buffers import CaseBuffers
-from compare.worker.messages import CallAgain, WorkerRequest
+from compare.worker.messages import CallAgain, Hot, WorkerRequest
 from compare.worker.pool import WorkerPool
 from compare.worker.timing import REPLAYED, RemoteTimer, Subject, measure
 from host_stopwatch import HostStopwatch
@@ -99,6 +99,8 @@ def test_cold_times_are_the_runners_and_host_times_its_own() -> None:
     def worker(name: str, us: float) -> SimpleNamespace:
         def ask(request: WorkerRequest[Any], step: str) -> Any:
             taken.append(f"{name} {type(request).__name__}")
+            if isinstance(request, Hot):
+                return HotReading((us,), (us + 1,))
             return "torch.float32" if isinstance(request, CallAgain) else Reading(us, us + 1)
 
         return SimpleNamespace(ask=ask)
@@ -109,13 +111,14 @@ def test_cold_times_are_the_runners_and_host_times_its_own() -> None:
     timer = RemoteTimer(impl, examiner, own, runner)  # type: ignore[arg-type]
     assert timer.first() < 20.0
     assert timer.output_dtype == "torch.float32"
-    assert timer.cold(4) == Reading(10.0, 11.0)
-    assert timer.warm(4, 2) == Reading(20.0, 21.0)
-    assert taken == ["runner CallAgain", "own CallAgain", "runner Cold", "own Warm"]
+    cold, warm = timer.cold(4), timer.warm(4, 2)
+    assert [(each.gpu_us, each.host_us) for each in (cold, warm)] == [(10.0, 11.0), (20.0, 21.0)]
+    assert timer.hot(1.0) == HotReading((20.0,), (21.0,))
+    assert taken == ["runner CallAgain", "own CallAgain", "runner Cold", "own Warm", "own Hot"]
     # New values for every cold sample, in the set of inputs that is its round's.
     timer.cold(5)
-    assert examiner.renew.call_args_list == [mock.call(1), mock.call(1), mock.call(2)]
-    assert examiner.examine.call_count == 3
+    assert examiner.renew.call_args_list == [mock.call(1), mock.call(1), mock.call(0), mock.call(2)]
+    assert examiner.examine.call_count == 4
 
 
 @pytest.fixture(scope="module")

@@ -405,8 +405,8 @@ def test_a_lead_is_claimed_only_where_its_interval_excludes_one(median: float, m
 def test_a_host_bound_size_is_said_to_be_one() -> None:
     small = {label: (level, 3.0) for label, (level, _) in made_up.MEDIANS_US.items()}
     said = sentences(made_up.comparison(made_up.case(made=made_up.rows(small))))
-    assert any("Launch overhead > GPU time" in text for text in said)
-    assert not any("Launch overhead" in text for text in sentences(made_up.comparison()))
+    assert any(text.startswith("Launch bound: 9 of 9 rows (") for text in said)
+    assert not any("Launch bound" in text for text in sentences(made_up.comparison()))
 
 
 def test_nothing_run_is_nothing_claimed() -> None:

@@ -26,6 +26,7 @@ from compare.report import terminal
 from compare.report.sentences import evidence
 from compare.report.summary import View
 from compare.timing import figures
+from compare.timing.calibration import BUILT_IN
 from compare.timing.statistics import estimate
 from loops import for_each
 
@@ -382,6 +383,25 @@ def test_what_each_column_is_can_be_asked_for() -> None:
     for column in columns:
         assert f"\n{column}: " in legend
     assert "--explain" not in legend
+
+
+@for_each(
+    "floors, says",
+    [
+        ({}, "doctor --calibrate measures the floor of each route."),
+        ({"triton": 22.31, "pybind": 6.5}, "in µs: triton 22, pybind 6.5."),
+    ],
+)
+def test_launch_overhead_is_explained_with_the_floor_of_each_route(
+    floors: dict[str, float], says: str
+) -> None:
+    comparison = made_up.comparison()
+    calibrated = replace(BUILT_IN, launch_floors_us=floors)
+    environment = replace(comparison.environment, calibration=calibrated)
+    text = terminal.render(replace(comparison, environment=environment), 80, View(explain=True))
+    shown = " ".join(text.split())
+    assert "argument checks and the allocation of the output included" in shown
+    assert says in shown
 
 
 @for_each(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 
 import torch
 
-from compare.timing.stopwatch import Call, Reading
+from compare.timing.stopwatch import HOT_CALLS, HOT_KEPT, Call, HotReading, Reading
 
 
 class HostStopwatch:
@@ -25,8 +26,14 @@ class HostStopwatch:
         return self._read(call, 1)
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
+        begin = time.perf_counter_ns()
         call()
-        return self._read(call, repeats)
+        after_idle_us = (time.perf_counter_ns() - begin) / 1e3
+        return replace(self._read(call, repeats), after_idle_us=after_idle_us)
+
+    def hot(self, call: Call, limit_s: float) -> HotReading:
+        us = tuple(self._read(call, HOT_CALLS).host_us for _ in range(HOT_KEPT))
+        return HotReading(us, us)
 
     def capture(self, call: Call) -> Call:
         call()

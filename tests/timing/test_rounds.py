@@ -14,6 +14,7 @@ import torch
 
 from compare.model.result import Timing
 from compare.timing.rounds import Plan, Rounds, reference
+from compare.timing.stopwatch import HOT_CALLS
 from fake_clock import QUICK, Fake, World, rounds_of, timing
 from loops import for_each
 
@@ -29,8 +30,8 @@ def eager(world: World, us: float = 100, **options: Any) -> Fake:
 
 
 def samples(found: Timing) -> list[int]:
-    """The number of cold, warm, graph and launch samples."""
-    each = found.cold_us, found.warm_us, found.graph_us, found.launch_us
+    """The number of cold, warm, graph and after-idle samples."""
+    each = found.cold_us, found.warm_us, found.graph_us, found.after_idle_us
     return [len(times.samples) if times else 0 for times in each]
 
 
@@ -182,10 +183,50 @@ def test_a_drift_of_the_clocks_moves_no_ratio() -> None:
 def test_every_kind_of_time_is_named(before_ms: float | None, first_ms: float) -> None:
     """The first call is timed where it was not before."""
     found = timing(ran(world := World(), eager(world), first_ms=before_ms), "torch.eager")
-    medians = [e and e.median for e in (found.cold_us, found.warm_us, found.graph_us, found.launch_us)]
-    assert medians == [100, 50, 50, 7]
+    launch = found.hot_launch_us, found.back_to_back_us, found.after_idle_us
+    medians = [e and e.median for e in (found.cold_us, found.warm_us, found.graph_us, *launch)]
+    assert medians == [100, 50, 50, 7, 50, 70]
     assert found.first_call_ms == pytest.approx(first_ms)
     assert samples(found)[0] == found.rounds == Plan.min_rounds
+
+
+@for_each("us", [1.0, 10.0, 1000.0])
+def test_launch_overhead_does_not_depend_on_gpu_time(us: float) -> None:
+    """No less work by the host for a long kernel: as many calls, in one request."""
+    world = World()
+    found = timing(ran(world, eager(world, us)), "torch.eager")
+    assert found.hot_launch_us.median == 7.0
+    assert len(found.hot_launch_us.samples) * HOT_CALLS == 200
+    assert found.back_to_back_us.median == max(7.0, us / 2)
+    assert world.log.count(("hot", "torch.eager")) == 1
+
+
+@for_each("us, host_us, hot", [(2500.0, 7.0, 0), (100.0, 4000.0, 1), (20_000.0, 7.0, 0)])
+def test_where_so_many_calls_take_too_long_there_is_no_launch_overhead(
+    us: float, host_us: float, hot: int
+) -> None:
+    """Known before from the GPU time, or found out where the host is slow."""
+    world = World()
+    world.host_us = host_us
+    found = timing(ran(world, eager(world, us)), "torch.eager")
+    assert (found.hot_launch_us, found.back_to_back_us) == (None, None)
+    assert "launch overhead not measured: 275 calls take over 0.5 s" in found.notes
+    assert world.log.count(("hot", "torch.eager")) == hot
+    assert found.after_idle_us is not None
+
+
+@for_each(
+    "noise, launch_us, readings", [((1.0,), 7.0, 1), ((3.0, 1.0), 7.0, 2), ((3.0, 2.0, 4.0, 1.0), 10.5, 3)]
+)
+def test_a_launch_overhead_that_scatters_is_measured_again(
+    noise: tuple[float, ...], launch_us: float, readings: int
+) -> None:
+    """At most twice: the lowest counts, as other processes only add to it."""
+    world = World()
+    world.noisy_hot = list(noise)
+    found = timing(ran(world, eager(world)), "torch.eager")
+    assert found.hot_launch_us.median == launch_us
+    assert world.log.count(("hot", "torch.eager")) == readings
 
 
 def test_a_row_that_is_cold_only_has_no_warm_times() -> None:

@@ -15,10 +15,12 @@ import torch
 from triton.testing import do_bench
 
 from compare.timing import stopwatch
-from compare.timing.stopwatch import Call, CudaStopwatch, Reading, host_ms
+from compare.timing.stopwatch import HOT_CALLS, HOT_KEPT, HOT_TOTAL, Call, CudaStopwatch, Reading, host_ms
 from loops import for_each
 
 LAUNCH_US = 5.0
+QUEUE = 1000
+"""Launches that a GPU holds; the next one waits."""
 
 
 class Gpu:
@@ -29,9 +31,18 @@ class Gpu:
         self.free_us = 0.0
         """When the GPU has finished all enqueued work."""
         self.work: list[str] = []
+        self.queued: list[float] = []
+        """When each launch in the queue will have ended; its length is limited, as a GPU's is."""
+        self.waited_us = 0.0
+        """For room in the queue."""
 
     def launch(self, what: str, us: float, host_us: float = LAUNCH_US) -> None:
         self.host_us += host_us
+        self.queued = [at for at in self.queued if at > self.host_us]
+        if len(self.queued) >= QUEUE:
+            self.waited_us += self.queued[-QUEUE] - self.host_us
+            self.host_us = self.queued[-QUEUE]
+        self.queued.append(max(self.free_us, self.host_us) + us)
         self.free_us = max(self.free_us, self.host_us) + us
         self.work.append(what)
 
@@ -138,6 +149,69 @@ def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: Gpu, watch: CudaStop
     for take in (lambda: watch.cold("a", gpu.kernel(3)), lambda: watch.warm("a", gpu.kernel(3), 2)):
         assert take().gpu_us == pytest.approx(3)
         assert gpu.host_us >= gpu.free_us
+
+
+@for_each("us, launches", itertools.product([1.0, 300.0, 20_000.0], [1, 20, 80]))
+def test_hot_calls_never_wait_for_the_gpu(us: float, launches: int, gpu: Gpu, watch: CudaStopwatch) -> None:
+    """Whatever the GPU time, and however many kernels a call launches, up to 90."""
+
+    def call() -> None:
+        for _ in range(launches):
+            gpu.launch("kernel", us)
+
+    gpu.work.clear()
+    reading = watch.hot(call, 1e6)
+    assert gpu.waited_us == 0
+    assert gpu.work.count("kernel") == launches * HOT_TOTAL
+    assert reading.host_us == pytest.approx([launches * LAUNCH_US] * HOT_KEPT)
+    assert HOT_KEPT * HOT_CALLS >= 200
+    # What limits calls back to back is the slower of the two, here give or take the event's own launch.
+    slower_us = launches * max(us, LAUNCH_US)
+    assert reading.back_to_back_us == pytest.approx([slower_us] * HOT_KEPT, abs=1.0)
+
+
+def test_the_first_fifth_of_the_hot_blocks_is_dropped(gpu: Gpu, watch: CudaStopwatch) -> None:
+    calls = itertools.count()
+
+    def call() -> None:
+        gpu.launch("kernel", 3.0, host_us=90.0 if next(calls) < HOT_TOTAL / 5 else LAUNCH_US)
+
+    assert watch.hot(call, 10.0).host_us == pytest.approx([LAUNCH_US] * HOT_KEPT)
+
+
+def test_the_first_call_after_a_drain_is_not_hot(gpu: Gpu, watch: CudaStopwatch) -> None:
+    calls = itertools.count()
+
+    def call() -> None:
+        gpu.launch("kernel", 3.0, host_us=90.0 if next(calls) % (1 + HOT_CALLS) == 0 else LAUNCH_US)
+
+    assert watch.hot(call, 10.0).host_us == pytest.approx([LAUNCH_US] * HOT_KEPT)
+
+
+@for_each("us, host_us, calls", [(10_000.0, 5.0, 56), (3.0, 200_000.0, 1), (3.0, 20_000.0, 23)])
+def test_hot_calls_end_with_the_time(
+    us: float, host_us: float, calls: int, gpu: Gpu, watch: CudaStopwatch
+) -> None:
+    """No block begins that the host would not finish in time, and what a caller would free is delivered."""
+    behind: list[str] = []
+    watch.behind = lambda: behind.append("copy")
+    gpu.work.clear()
+    reading = watch.hot(gpu.kernel(us, host_us), 0.5)
+    assert len(reading.host_us) == len(reading.back_to_back_us) < HOT_KEPT
+    assert gpu.work.count("kernel") == calls
+    assert behind == ["copy"]
+    assert gpu.host_us >= gpu.free_us
+
+
+@for_each("idle_us", [5.0, 400.0])
+def test_the_first_call_after_idle_is_told_apart(idle_us: float, gpu: Gpu, watch: CudaStopwatch) -> None:
+    def slow_at_first() -> Callable[[], None]:
+        calls = itertools.count()
+        return lambda: gpu.launch("kernel", 3.0, host_us=LAUNCH_US if next(calls) else idle_us)
+
+    reading = watch.warm("a", slow_at_first(), 3)
+    assert (reading.after_idle_us, reading.host_us) == pytest.approx((idle_us, LAUNCH_US))
+    assert watch.cold("a", slow_at_first()).after_idle_us == 0
 
 
 def test_one_that_waits_for_the_gpu_is_exposed_and_ends(gpu: Gpu, watch: CudaStopwatch) -> None:
@@ -284,6 +358,23 @@ def test_cold_is_slower_than_warm_where_the_data_fit_the_l2(card: torch.device) 
     add, watch = addition(card, l2 // 4 // 12), CudaStopwatch(card)  # inputs and output fill a quarter
     cold = gpu_us(watch.cold("a", add) for _ in range(50))
     assert cold > 1.2 * gpu_us(watch.warm("a", add, 5) for _ in range(50))
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@for_each("size", [1 << 12, 1 << 26])
+def test_launch_overhead_is_that_of_a_plain_loop(size: int, card: torch.device) -> None:
+    """Of 50 calls behind one another on an idle GPU, whatever the size."""
+    add, watch = addition(card, size), CudaStopwatch(card)
+    plain: list[float] = []
+    for _ in range(21):
+        torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        for _ in range(50):
+            add()
+        plain.append((time.perf_counter_ns() - begin) / 50e3)
+    hot = [statistics.median(watch.hot(add, 10.0).host_us) for _ in range(3)]
+    assert min(hot) == pytest.approx(statistics.median(plain), rel=0.2)
 
 
 @pytest.mark.gpu

@@ -105,7 +105,8 @@ def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
         assert found.first_call_ms == 1.0
         assert found.cold_us is not None
         assert (found.warm_us is None) == (found.graph_us is None) == (label == "triton.right")
-        assert found.launch_us is not None
+        assert found.hot_launch_us is not None
+        assert found.after_idle_us is not None
         assert 1 < found.cold_us.median < 1e5
         assert found.unverified == (NOT_RECORDED if label == "triton.right" else "")
     ratios = results["triton.right"].ratios  # type: ignore[union-attr]
@@ -171,6 +172,24 @@ def test_a_kernel_of_over_ten_ms_is_sampled_less_often(card: torch.device) -> No
     counts = {label: result.rounds for label, result in found.items() if isinstance(result, Timing)}
     assert counts["cupy.naive"] == Plan.min_slow
     assert counts[op.baseline] >= Plan.min_rounds
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_launch_overhead_depends_on_neither_gpu_time_nor_run(card: torch.device) -> None:
+    """Within 20% where the GPU time is 60 times as long, and within 10% from run to run."""
+    op = registry.get_op("vector_add")
+    labels = ["torch.eager", "triton.blocked", "cupy.vectorized", "pybind.vectorized"]
+    impls = registry.implementations(op.name, labels)
+
+    def launches_us(N: int) -> list[float]:
+        results = timed_in_workers(op, impls, case("fp32", N=N), settings_on(card, 0.5), card)
+        timings = [results[label] for label in labels]
+        return [each.hot_launch_us.median for each in timings]  # type: ignore[union-attr]
+
+    short, again, long = launches_us(1 << 12), launches_us(1 << 12), launches_us(1 << 26)
+    assert again == pytest.approx(short, rel=0.1)
+    assert long == pytest.approx(short, rel=0.2)
 
 
 @pytest.mark.gpu
