@@ -132,10 +132,8 @@ def unit_of(source: str) -> Unit:
 
 
 def file_unit(path: Path) -> Unit:
-    """A file with its includes from its folder and below, without those that serve every op."""
-    files = sorted(
-        file for file in with_includes(path) if file.is_relative_to(path.parent) and file.name not in _TOOLS
-    )
+    """A file with all that it includes, without those that serve every op."""
+    files = sorted(file for file in with_includes(path) if file.name not in _TOOLS)
     return _united(text_unit(file.read_text(encoding="utf-8"), str(file)) for file in files)
 
 
@@ -263,7 +261,7 @@ class HostCode:
 
 def host_code(path: Path, variant: str) -> HostCode:
     """The module of a ``pybind/<op>.cu`` with this variant's statement, and the code that it exports."""
-    unit = file_unit(path)
+    unit = Unit(tuple(one for one in file_unit(path).declarations if "__global__" not in one.piece.text))
     (module,) = unit.named["PYBIND11_MODULE"]
     head, _, body = module.piece.text.partition("{")
     tree = _PARSER.parse(body.rpartition("}")[0].encode())

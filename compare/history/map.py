@@ -37,7 +37,7 @@ class Best:
     """Of the ceiling that binds the case by its measured ridge: see `Place.share_of`."""
     bound: Bound
     lines: int | None
-    """Of own code and the op's helpers; None: not counted."""
+    """Of code to read; None: not counted."""
     tokens: int | None
     changed: bool
     """Its source has changed since."""

@@ -5,12 +5,13 @@ Units stand in the field names: ``median_us``, ``shared_bytes``, ``read_gbs``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from compare.model.limits import Meta, Positive, Share
-from compare.model.op import Case, Cost
+from compare.model.op import LEVELS, Case, Cost
 
 Status = Literal["ok", "ordinary", "disagrees", "impossible", "failed", "unavailable"]
 """``ordinary``: correct on the inputs that were asked for, and wrong on others of the op's."""
@@ -213,6 +214,15 @@ class KernelResources:
     load_bits: int | None = None
     """The widest load of a thread from global memory.  Read with ``instruction``, and of users' kernels."""
 
+    @property
+    def level(self) -> str:
+        """The least optimisation level with its ``instruction``: ``hopper`` from wgmma on, ``tensor_core`` or
+        ``naive``; empty where that was not read."""
+        name = self.instruction.partition(".")[0]
+        if re.search("GMMA|^UTC", name):
+            return "hopper"
+        return "tensor_core" if name.endswith("MMA") else name and "naive"
+
 
 @dataclass(frozen=True)
 class RoleSize:
@@ -225,23 +235,23 @@ class RoleSize:
 
 @dataclass(frozen=True)
 class CodeSize:
-    """The code of an implementation, without comments and blank lines: its own, the op's and shared code.
+    """The project's code of an implementation, without comments and blank lines: all that a call of it needs.
 
     Counted is what a call on the op's default case reaches, or on the first case that it takes.
     """
 
     kernel: RoleSize
-    """Its own: the kernels that the call launches,"""
+    """The kernels that the call launches,"""
     launch: RoleSize
     """and the function that launches them."""
     helpers: RoleSize
-    """What else the call reaches in the op's files."""
+    """What else the call reaches in the op's files,"""
     shared: RoleSize
-    """What it reaches in files that any op uses.  Of Triton that is the compiler's: ``tl.load``."""
+    """and in files that any op uses.  Triton's (``tl.sum``) is its compiler's and never counted."""
     binding: RoleSize = RoleSize(0, 0)
     """Its own statement in the op's C++ module,"""
     module: RoleSize = RoleSize(0, 0)
-    """and the module without such statements, once for the op."""
+    """and the module without such statements."""
     concepts: tuple[str, ...] = ()
     """What a reader must know: ``barriers``, ``shared memory``, ``masks``, ``pointer arithmetic`` ..."""
     fallbacks: tuple[str, ...] = ()
@@ -254,17 +264,22 @@ class CodeSize:
         return bool(self.algorithm) and self.algorithm == other.algorithm
 
     @property
-    def own(self) -> RoleSize:
-        return self.kernel + self.launch
+    def host(self) -> RoleSize:
+        """Its own host code."""
+        return self.launch + self.binding + self.module
+
+    @property
+    def whole(self) -> RoleSize:
+        """All code that a reader of it must read, wherever it stands: the headline."""
+        return self.kernel + self.host + self.helpers + self.shared
 
     @property
     def lines(self) -> int:
-        """Own code and the op's helpers: the headline."""
-        return self.own.lines + self.helpers.lines
+        return self.whole.lines
 
     @property
     def tokens(self) -> int:
-        return self.own.tokens + self.helpers.tokens
+        return self.whole.tokens
 
 
 @dataclass(frozen=True)
@@ -391,6 +406,7 @@ class Row:
 
     label: str
     level: str
+    """As declared."""
     status: Status
     reason: str = ""
     """Why it is not ok: one sentence with the next step."""
@@ -405,6 +421,27 @@ class Row:
     """Where its timing is from; None where it was measured now."""
     by_judge: bool = False
     """Whether an error of the judge's own made it fail."""
+
+    @property
+    def shown_level(self) -> str:
+        """Its level as the machine code of this case shows it, where that was read.
+
+        Without an instruction for tensor cores it is at most ``tiled``, with one at least ``tensor_core``.
+        Of several architectures the one that ran counts, else the newest.
+        """
+
+        def place(kernel: KernelResources) -> tuple[bool, int, str]:
+            arch = kernel.arch.rstrip("af")
+            return kernel.reader == "profiler", len(arch), arch
+
+        archs = [place(kernel)[2] for kernel in sorted(self.resources, key=place)]
+        read = [k.level for k in self.resources if k.level and place(k)[2] == archs[-1]]
+        if not read:
+            return self.level
+        most = max(map(LEVELS.index, read))
+        tiled, tensor_core = map(LEVELS.index, ("tiled", "tensor_core"))
+        least, most = (tensor_core, most) if most >= tensor_core else (0, tiled)
+        return LEVELS[min(max(LEVELS.index(self.level), least), most)]
 
     @property
     def run(self) -> str:

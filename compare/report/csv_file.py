@@ -57,7 +57,7 @@ def estimate(name: str, value: Estimate | None) -> Cells:
 def _cells(comparison: Comparison, case: CaseComparison, line: Line) -> Cells:
     row = line.row
     yield from (("op", comparison.op), ("case", case.case), ("implementation", row.label))
-    yield from fields(row, "level", "status", "reason")
+    yield from (("level", row.shown_level), *fields(row, "status", "reason"))
     yield from (("device", comparison.environment.device), ("created", comparison.created))
     yield "replayed_from", row.recorded or ""
     errors = ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit")
@@ -98,11 +98,10 @@ def _searches(row: Row) -> Cells:
 
 
 def _sizes(line: Line) -> Cells:
-    for role in ("kernel", "launch", "own", "helpers", "shared", "binding", "module"):
+    for role in ("kernel", "launch", "helpers", "shared", "binding", "module"):
         for unit in ("lines", "tokens"):
             yield f"{role}_{unit}", getattr(getattr(line.size, role), unit) if line.size else ""
-    for name, value in fields(line.size, "lines", "tokens"):
-        yield f"own_and_helpers_{name}", value
+    yield from fields(line.size, "lines", "tokens")
     for name in ("concepts", "fallbacks"):
         yield name, ";".join(getattr(line.size, name)) if line.size else ""
 

@@ -14,7 +14,7 @@ _LEGEND = (
     "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "
     "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
     "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; in brackets "
-    "the nearest, where none does. lines / tokens: kernels, launch and the op's helpers, without "
+    "the nearest, where none does. lines / tokens: of code to read, without "
     "comments. within noise: the 95% interval of the speedup includes 1."
 )
 _OPS_LEGEND = (
@@ -27,7 +27,7 @@ _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."
 _CHANGED_LEGEND = "*: its source has changed since it was recorded, or is gone."
 _FRONT_LEGEND = (
-    "Effort: lines / tokens of the kernels, their launch and the op's helpers. Share: of the ceiling, the "
+    "Effort: lines / tokens of code to read. Share: of the ceiling, the "
     "median over the cases in which launch overhead does not bind the fastest, with the lowest and the "
     "highest. Pareto front: no implementation with as few tokens reaches as much, noise aside."
 )

@@ -24,7 +24,6 @@ _BEYOND = 1.05
 
 CLOSE = 0.9
 """A kernel at this share of the ceiling has little left to gain."""
-_TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTCHMMA")
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,12 @@ class _Facts:
     def name(self, row: Row) -> str:
         """As the table names it."""
         return figures.represented(self.case, row)[0]
+
+    def is_same_job(self, one: Row, other: Row) -> bool:
+        """Whether both declare the same algorithm, and run at the same level: then lines of code compare."""
+        first, second = (self.sizes.get(row.label) for row in (one, other))
+        same = first is not None and second is not None and first.has_algorithm_of(second)
+        return same and one.shown_level == other.shown_level
 
     def reach(self, row: Row) -> str:
         """``95% of copy bandwidth``; empty where it is not known."""
@@ -160,11 +165,11 @@ def _triton_and_cuda(facts: _Facts) -> Iterator[Sentence]:
         return
     cuda = figures.represented(facts.case, cuda)[1]
     rows = {"Triton": triton, "CUDA": cuda}
-    code = {way: facts.sizes[row.label].lines for way, row in rows.items() if row.label in facts.sizes}
     longer, effort = "", ""
-    if len(code) == 2 and all(code.values()) and len(set(code.values())) == 2:
-        longer = max(code, key=lambda way: code[way])
-        effort = f"takes {max(code.values()) / min(code.values()):.1f}x the lines"
+    if facts.is_same_job(triton, cuda):
+        shorter, longer = sorted(rows, key=lambda way: facts.sizes[rows[way].label].lines)
+        few, many = (facts.sizes[rows[way].label].lines for way in (shorter, longer))
+        effort = f"takes {many / few:.1f}x the lines of code to read" if many > few else ""
     ratio = figures.ratio(triton, cuda)
     if ratio is None:
         return
@@ -242,12 +247,12 @@ def _launch(facts: _Facts) -> Iterator[Sentence]:
 def _instruction(facts: _Facts) -> Iterator[Sentence]:
     """What the best of each way multiplies with, where the machine code was read for it."""
     used: dict[str, str] = {}
+    cores: list[bool] = []
     for best in filter(None, facts.best.values()):
-        read = [kernel.instruction for kernel in _kernels(best) if kernel.instruction]
-        if read:
-            used[facts.name(best)] = max(read, key=lambda each: each.startswith(_TENSOR_CORES))
+        if read := [(k.level != "naive", k.instruction) for k in _kernels(best) if k.instruction]:
+            on_cores, used[facts.name(best)] = max(read, key=lambda each: each[0])
+            cores.append(on_cores)
     if used:
-        cores = [each.startswith(_TENSOR_CORES) for each in used.values()]
         kind = "Tensor cores" if all(cores) else "No tensor cores" if not any(cores) else "Multiplies by"
         same = len(set(used.values())) == 1
         each = ", ".join(used if same else map(" ".join, used.items()))
@@ -302,24 +307,21 @@ def _cache(facts: _Facts) -> Iterator[Sentence]:
 
 
 def _effort(facts: _Facts) -> Iterator[Sentence]:
-    """Where nothing was timed: code size and registers of the same variant in Triton and CUDA."""
-    sizes = {label: size for label, size in facts.sizes.items() if size.kernel.tokens}
-    variants = [label.partition(".")[2] for label in sizes if label.startswith("triton.")]
-    shared = [variant for variant in variants if f"cupy.{variant}" in sizes]
-    if facts.any_timed or not shared:
+    """Where nothing was timed: code size and registers of the same algorithm in Triton and CUDA."""
+    mine = [row for row in facts.case.rows if row.label.startswith("triton.")]
+    pairs = [(row, figures.row_of(facts.case, f"cupy.{row.label.partition('.')[2]}")) for row in mine]
+    same = [(one, other) for one, other in pairs if other and facts.is_same_job(one, other)]
+    if facts.any_timed or not same:
         return
-    variant = min(shared, key=lambda variant: sizes[f"triton.{variant}"].tokens)
-    labels = f"triton.{variant}", f"cupy.{variant}"
-    rows = [row for label in labels if (row := figures.row_of(facts.case, label)) and row.resources]
+    rows = min(same, key=lambda pair: facts.sizes[pair[0].label].tokens)
+    triton, cuda = (facts.sizes[row.label] for row in rows)
     takes = ""
-    if len(rows) == 2:
+    if all(row.resources for row in rows):
         first, second = (max(kernel.registers for kernel in _kernels(row)) for row in rows)
         on = rows[0].resources[0].arch.rstrip("af")
         takes = f"; {first} and {second} registers/thread on {on}"
-    triton, cuda = (sizes[label] for label in labels)
-    what = f"The same algorithm ({triton.algorithm})" if triton.has_algorithm_of(cuda) else variant
-    text = f"{what} is {triton.lines} lines in Triton and {cuda.lines} in CUDA{takes}."
-    yield Sentence("effort", 0.6, text)
+    text = f"{triton.lines} lines of code to read in Triton and {cuda.lines} in CUDA{takes}."
+    yield Sentence("effort", 0.6, f"The same algorithm ({triton.algorithm}) is {text}")
 
 
 _RULES: tuple[Rule, ...] = (

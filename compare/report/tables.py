@@ -87,10 +87,11 @@ _MEANINGS = {
     ),
     "which is": "default: what runs if nobody asks; within noise: of the fastest, cold.",
     "occupancy": "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical).",
-    "own": (
-        "own: the kernels that the default case launches, and the function that launches them. op helpers: "
-        "the op's other code that these use. shared: code for any op that they use; Triton's (tl.load, "
-        "tl.sum) is the compiler's and not counted."
+    "all": (
+        "all: the project's code that the default case needs, wherever it stands. own kernels: those that it "
+        "launches. own host code: the function that launches them, and its C++ binding. op helpers, shared: "
+        "what these use in the op's files, and in others; Triton's (tl.load, tl.sum) is its compiler's and "
+        "not counted."
     ),
 }
 """What columns are, by the header of one of them."""
@@ -249,7 +250,7 @@ def speed(case: CaseComparison) -> Table:
         every,
         {
             "implementation": _marked,
-            "level": lambda line: line.row.level,
+            "level": lambda line: line.row.shown_level,
             **(_ERROR_COLUMNS if checked else {}),
             "cold\nµs": lambda line: spread(line.timing.cold_us),
             "warm\nµs": lambda line: median(line.timing.warm_us),
@@ -306,7 +307,7 @@ def side_by_side(case: CaseComparison) -> Table | None:
 
     columns: dict[str, Callable[[tuple[str, dict[str, Row]]], str]] = {
         "variant": lambda pair: pair[0],
-        "level": lambda pair: " / ".join(sorted({row.level for row in pair[1].values()})),
+        "level": lambda pair: " / ".join(sorted({row.shown_level for row in pair[1].values()})),
         "triton\nµs": lambda pair: _cold(pair[1].get("triton")),
         "cupy\nµs": lambda pair: _cold(pair[1].get("cupy")),
         "pybind\nµs": lambda pair: _cold(pair[1].get("pybind")),
@@ -323,7 +324,7 @@ def _cold(row: Row | None) -> str:
 def _pair(row: Row | None, other: Row | None) -> str:
     if row is None or other is None:
         return NOTHING
-    if row.accumulator != other.accumulator or row.level != other.level:
+    if row.accumulator != other.accumulator or row.shown_level != other.shown_level:
         return "unequal terms"
     return lead(row, other)
 
@@ -550,29 +551,25 @@ def _how_known(rows: Sequence[Row]) -> str:
 
 
 def code(comparison: Comparison) -> Table | None:
-    """Lines and tokens: own code, the op's helpers, both together, and what stands beside them."""
+    """Lines and tokens: all code that a reader must read, and its parts."""
     if not comparison.code_sizes:
         return None
     sizes = comparison.code_sizes.items()
     fallbacks = [f"{label} ({', '.join(size.fallbacks)})" for label, size in sizes if size.fallbacks]
-    modules = {_size(size.module) for label, size in sizes if label.startswith("pybind.")}
-    binding = "binding: the level's own statement in the op's C++ module, which has {} besides."
-    legend = [binding.format(each) for each in modules]
-    if fallbacks:
-        legend.append(f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}.")
+    uncounted = f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}."
     return table(
         "Code size: lines / tokens, without comments and blank lines",
         sizes,
         {
             "implementation": lambda entry: entry[0],
-            "own": lambda entry: _size(entry[1].own),
+            "all": lambda entry: _size(entry[1].whole),
+            "own\nkernels": lambda entry: _size(entry[1].kernel),
+            "own host\ncode": lambda entry: _size(entry[1].host),
             "op\nhelpers": lambda entry: _size(entry[1].helpers),
-            "own + op\nhelpers": lambda entry: _size(entry[1].own + entry[1].helpers),
-            "shared": lambda entry: _size(entry[1].shared),
-            "binding": lambda entry: _size(entry[1].binding),
+            "shared with\nother ops": lambda entry: _size(entry[1].shared),
             "concepts": lambda entry: str(len(entry[1].concepts)),
         },
-        legend=tuple(legend),
+        legend=(uncounted,) if fallbacks else (),
     )
 
 

@@ -230,7 +230,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
     worst = next((s for s in (*WRONG, "failed") if s in statuses), "ok" if checked else "unavailable")
     return Verdict(
         label,
-        rows[0].level,
+        " / ".join(dict.fromkeys(row.shown_level for row in rows)),
         worst,
         len(checked),
         max((a.max_abs for a in checked if not math.isnan(a.max_abs)), default=None),

@@ -298,7 +298,7 @@ def test_profiler_and_cubin_of_one_kernel_are_one_line() -> None:
     assert {row[spilled] for row in table.rows} == {"0"}  # known to the cubin alone
 
 
-def test_code_sizes_are_own_helpers_both_and_shared() -> None:
+def test_code_sizes_are_all_code_and_its_parts() -> None:
     size = CodeSize(
         kernel=RoleSize(10, 100),
         launch=RoleSize(5, 50),
@@ -311,30 +311,81 @@ def test_code_sizes_are_own_helpers_both_and_shared() -> None:
     )
     shown = made_up.comparison(code_sizes={"pybind.onepass": size})
     table = tables.code(shown)
-    assert table.headers[1:] == ("own", "op\nhelpers", "own + op\nhelpers", "shared", "binding", "concepts")
-    cells = ("15 / 150", "3 / 30", "18 / 180", "40 / 400", "1 / 9", "2")
+    parts = ("own\nkernels", "own host\ncode", "op\nhelpers", "shared with\nother ops")
+    assert table.headers[1:] == ("all", *parts, "concepts")
+    cells = ("61 / 601", "10 / 100", "8 / 71", "3 / 30", "40 / 400", "2")
     assert table.rows == (("pybind.onepass", *cells),)
     said = markdown.section(shown)
     assert said.count("tl.sum") == 1
-    assert "2 / 12 besides" in said
     assert "pybind.onepass (slow_kernel)" in said
     lines = {line["implementation"]: line for line in csv.DictReader(io.StringIO(csv_file.dumps([shown])))}
-    assert lines["torch.eager"]["own_lines"] == "", "of a row without a size"
-    names = ("own_lines", "helpers_lines", "own_and_helpers_lines", "shared_tokens", "module_lines")
-    assert [lines["pybind.onepass"][name] for name in names] == ["15", "3", "18", "400", "2"]
+    assert lines["torch.eager"]["lines"] == "", "of a row without a size"
+    names = ("kernel_lines", "helpers_lines", "lines", "shared_tokens", "module_lines")
+    assert [lines["pybind.onepass"][name] for name in names] == ["10", "3", "61", "400", "2"]
 
 
-@for_each("algorithms", [("x", "x"), ("x", "y"), ("", "")], ids=str)
-def test_the_same_algorithm_is_said_where_both_declare_it(algorithms: tuple[str, str]) -> None:
+@for_each("timed", [True, False], ids=str)
+@for_each(
+    "algorithms, instruction",
+    [(("x", "x"), ""), (("x", "x"), "HMMA.16816"), (("x", "y"), ""), (("", ""), "")],
+    ids=str,
+)
+def test_lines_compare_where_both_declare_an_algorithm_at_one_level(
+    algorithms: tuple[str, str], instruction: str, timed: bool
+) -> None:
     sizes = {
         label: CodeSize(*[RoleSize(n, 10 * n) for n in (10, 1, 2, 50)], algorithm=algorithm)
         for label, algorithm in zip(("triton.onepass", "cupy.onepass"), algorithms, strict=True)
     }
-    rows = tuple(replace(row, timing=None) for row in made_up.rows())
+    sizes["cupy.onepass"] = replace(sizes["cupy.onepass"], shared=RoleSize(113, 1130))
+    rows = tuple(row if timed else replace(row, timing=None) for row in made_up.rows())
+    rows = tuple(
+        replace(row, resources=(made_up.kernel(row.label, instruction=instruction),))
+        if row.label == "triton.onepass"
+        else row
+        for row in rows
+    )
     text = " ".join(sentences(made_up.comparison(made_up.case(made=rows), code_sizes=sizes)))
-    same = algorithms == ("x", "x")
-    assert ("The same algorithm (x) is" if same else "onepass is") + " 13 lines in Triton" in text
-    assert ("same algorithm" in text) == same
+    said = (
+        "takes 2.0x the lines of code to read"
+        if timed
+        else "The same algorithm (x) is 63 lines of code to read in Triton and 126 in CUDA"
+    )
+    assert (said in text) == (algorithms == ("x", "x") and not instruction)
+    assert ("lines" in text) == (said in text)
+
+
+@for_each(
+    "declared, instructions, shown",
+    [
+        ("tensor_core", {"sm_90": "FFMA"}, "tiled"),
+        ("hopper", {"sm_90": "FFMA"}, "tiled"),
+        ("naive", {"sm_90": "FFMA"}, "naive"),
+        ("hopper", {"sm_90": "HMMA.16816"}, "tensor_core"),
+        ("hopper", {"sm_90a": "HGMMA.64x256x16"}, "hopper"),
+        ("tensor_core", {"sm_90": "QGMMA.64x256x32"}, "tensor_core"),
+        ("tiled", {"sm_80": "IMMA.16832"}, "tensor_core"),
+        ("naive", {"sm_100": "UTCHMMA"}, "tensor_core"),
+        ("tensor_core", {"sm_75": "FFMA", "sm_90a": "HMMA.16816"}, "tensor_core"),
+        ("tensor_core", {"sm_100": "FFMA", "sm_90a": "HMMA.16816"}, "tiled"),
+        ("tensor_core", {"sm_90": ""}, "tensor_core"),
+        ("hopper", {}, "hopper"),
+    ],
+    ids=str,
+)
+def test_a_level_is_what_the_machine_code_of_the_case_shows(
+    declared: str, instructions: dict[str, str], shown: str
+) -> None:
+    kernels = tuple(
+        made_up.kernel("triton.mine", reader="cubin", arch=arch, instruction=instruction)
+        for arch, instruction in instructions.items()
+    )
+    rows = (Row("triton.mine", declared, "ok", agreement=made_up.AGREEMENT, resources=kernels),)
+    run = made_up.comparison(made_up.case(made=rows))
+    assert rows[0].shown_level == shown
+    assert made_up.in_csv(run)["triton.mine"]["level"] == shown
+    assert tables.speed(run.cases[0]).rows[0][1] == shown
+    assert figures.verdicts(run)[0].level == shown
 
 
 def test_concepts_are_said_once_a_way() -> None:

@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 
 from compare import registry
-from compare.model.op import Op, case
+from compare.device import STATIC_ARCHS
+from compare.model.op import Case, Op, case
+from compare.model.result import Row
 from compare.resources.static import CompileError, Refused, Request, kept, key_of
 from compare.run import compiling
 from compare.run.compiling import Compilation, from_cubins
@@ -250,6 +252,34 @@ def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op, labels: Seq
             assert all("GMMA." in name for name in tensor_cores), (impl.label, found)
         looked_at.add(impl.way)
     assert looked_at == {"triton", "cuda"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", STATIC_ARCHS)
+def test_a_level_is_that_of_the_machine_code_for_every_architecture(arch: str) -> None:
+    """Without TF32 fp32 runs on FMA; so does fp16 in Triton on sm_75 (docs/pipeline.md), and not in CUDA."""
+    product, heads = "M=256,N=256,K=256", "B=1,Sq=128,Skv=128,Hq=1,Hk=1,D=64,causal=0"
+    asked = [
+        ("matmul", "triton.tiled", product),
+        ("matmul", "cupy.tensor_core", product),
+        ("attention", "triton.tensor_core", heads),
+    ]
+    requests = [
+        Request(op, labelled(name, label), Case.parse(f"{dims},{dtype}", op), arch)
+        for name, label, dims in asked
+        for op in [registry.get_op(name)]
+        for dtype in ("fp32", "fp16")
+    ]
+    shown = {}
+    for request, kernels in zip(requests, from_cubins(requests), strict=True):
+        if not isinstance(kernels, NotImplementedError):  # CUDA's tensor cores take no fp32
+            assert isinstance(kernels, tuple), kernels
+            row = Row(request.impl.label, request.impl.level, "ok", resources=kernels)
+            shown[request.op.name, row.label, request.case.dtype] = row.shown_level
+    assert {dtype for *_, dtype in shown} == {"fp32", "fp16"}
+    for (_, label, dtype), level in shown.items():
+        on_fma = dtype == "fp32" or (arch == "sm_75" and label.startswith("triton."))
+        assert level == ("tiled" if on_fma else "tensor_core"), (label, dtype)
 
 
 def test_triton_specialises_as_it_does_on_a_gpu() -> None:
