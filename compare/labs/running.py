@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,8 +18,8 @@ from compare.labs.lab import SOLUTIONS
 from compare.model.op import UsageError
 from compare.model.result import Comparison, Row
 from compare.records import archive
-from compare.registry import ROOT
-from compare.sandbox.environment import kept
+from compare.sandbox.environment import kept_variables
+from compare.worker import server
 
 _LOOK_S = 0.05
 _ARCH = "sm_90a"
@@ -190,23 +188,16 @@ def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> 
     No process of it is left.
     """
     with stderr.open("wb") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "compare", *words],
-            cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if kept(name)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=written,
-            start_new_session=True,
-        )
+        command = server.Command("compare.cli", tuple(words), kept_variables())
+        process = server.fork_command(command, written.fileno())
     until = time.monotonic() + seconds
     try:
-        while (status := process.poll()) is None and time.monotonic() < until and not stop.is_set:
-            time.sleep(_LOOK_S)
+        while (status := process.wait(_LOOK_S)) is None and time.monotonic() < until and not stop.is_set:
+            pass
         return status
     finally:
         for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
-            if process.poll() is None:
-                os.killpg(process.pid, sent)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
+            if process.wait(0.0) is None:
+                with suppress(ProcessLookupError):  # it leads no group yet
+                    os.killpg(process.pid, sent)
+                process.wait(10.0)
