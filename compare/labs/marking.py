@@ -18,7 +18,6 @@ from compare.labs.work import Work
 from compare.model.op import Case, UsageError, way_of
 from compare.model.result import (
     DOES_NOT_COMPILE,
-    NOT_SANITIZED,
     OWN_WORK,
     UNREAD,
     Comparison,
@@ -305,8 +304,6 @@ def _verdict(
     if row.status in ("disagrees", "ordinary"):
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
         return "wrong" if failed - {OWN_WORK} else "refused", row.reason
-    if row.reason.startswith(NOT_SANITIZED):
-        return "machine", row.reason
     if row.status == "impossible":
         return "refused", row.reason
     return _blamed(row.reason), row.reason

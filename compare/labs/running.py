@@ -146,6 +146,8 @@ def run(
     if not (left_s := allowance.left_s):
         return Run(None, allowance.used_up(), refused=True)
     loaded = str(load.file.resolve()) if load else ""
+    if not loaded.isprintable():
+        return Run(None, "the name of its folder has characters that cannot be printed: rename it", refused=True)
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
         words = [
@@ -198,6 +200,9 @@ def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> 
     finally:
         for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
             if process.wait(0.0) is None:
-                with suppress(ProcessLookupError):  # it leads no group yet
+                try:
                     os.killpg(process.pid, sent)
+                except ProcessLookupError:  # it leads no group yet
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, sent)
                 process.wait(10.0)

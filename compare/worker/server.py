@@ -223,7 +223,10 @@ def _fork(theirs: socket.socket, modules: Sequence[str]) -> int:
     """Start the server as a fork of this process; its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork prints it too
+    # An interrupt within the fork would leave a lock of logging's held.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     pid = os.fork()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if pid == 0:
         try:
             close_all_but(0, 1, 2, theirs.fileno())
