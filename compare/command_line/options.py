@@ -45,14 +45,14 @@ def add_device(add: Callable[..., Any]) -> None:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER (default: a GPU if there is one)")
 
 
-def add_timeout(add: Callable[..., Any]) -> None:
+def add_timeout(add: Callable[..., Any], default: float | None = Options.timeout_s, more: str = "") -> None:
     add(
         "--timeout",
         type=float,
-        default=Options.timeout_s,
+        default=default,
         metavar="SECONDS",
         help="time limit of one step of an implementation: build and first call, a check, a round of "
-        f"timing, compiling for one architecture (default: {Options.timeout_s:.0f})",
+        f"timing, compiling for one architecture (default: {Options.timeout_s:.0f}{more})",
     )
 
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
+from compare.model.result import Options
 
 if TYPE_CHECKING:
     from compare.labs.classroom import Pair
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from compare.labs.marking import Marks
 
 _MAX_JOBS = 64
+_ON_CPU_S = 30.0
+"""A lab's cases take a few seconds there; while others have the cores, a step gets up to twice as long."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("folder", nargs="?", type=Path, metavar="DIR", help="a submission, or a folder of submissions")
     add("--rubric", type=Path, metavar="FILE", help="a lab.toml (default: as answers.toml says)")
     options.add_device(add)
-    options.add_timeout(add)
+    options.add_timeout(add, None, f"; without a GPU: {_ON_CPU_S:.0f}")
     add("--jobs", type=int, default=1, metavar="N", help="check N submissions at a time (default: 1)")
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
     marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
@@ -71,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.folder}: there is no such folder")
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
-    options.check_timeout(arguments.timeout)
+    if arguments.timeout is not None:
+        options.check_timeout(arguments.timeout)
     return grade(arguments)
 
 
@@ -94,7 +98,10 @@ def grade(arguments: argparse.Namespace) -> int:
             "submissions would run with all your rights: this machine offers no isolation "
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
-    prepare(arguments.device)
+    device = prepare(arguments.device)
+    timeout_s = arguments.timeout
+    if timeout_s is None:
+        timeout_s = _ON_CPU_S if device.type == "cpu" else Options.timeout_s
     stop = stop_on_signals()
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
@@ -109,7 +116,7 @@ def grade(arguments: argparse.Namespace) -> int:
             if whole_class
             else [hand_ins.of_one(arguments.folder)]
         )
-        how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
+        how = classroom.MarkingOptions(arguments.device, timeout_s, arguments.jobs, stop)
         marks, interrupted = classroom.mark(students, arguments.rubric, how, keep, outputs.say)
         labs = [rubric] if rubric else classroom.labs_of(marks)
         if arguments.similar and not interrupted:

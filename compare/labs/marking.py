@@ -13,7 +13,7 @@ from typing import Literal
 from compare.device import lacks, pick
 from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
-from compare.labs.running import Allowance, Run, run
+from compare.labs.running import LATE, Allowance, Run, run
 from compare.labs.work import Work
 from compare.model.op import Case, UsageError, way_of
 from compare.model.result import (
@@ -50,8 +50,6 @@ NOT_WRITTEN = "not written yet"
 _ANSWER = 20_000
 """Characters of an answer that are kept."""
 _FIRST = "first make every case correct"
-_LATE = "took longer than"
-"""In the reason of a row one of whose steps reached the limit."""
 _TAMPERED = "it forked its process", "it wrote into the pipe", OWN_CODE
 """In the reason of a row whose code attacked its own check, or is not the student's."""
 _AT_ONCE = 2
@@ -313,7 +311,7 @@ def _blamed(reason: str) -> PartResult:
     """The result of code that could not be checked, for this reason."""
     if any(words in reason for words in _TAMPERED):
         return "refused"
-    return "timeout" if _LATE in reason else "error"
+    return "timeout" if LATE in reason else "error"
 
 
 def _rows(comparison: Comparison, label: str) -> list[Row]:
@@ -341,7 +339,7 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool, runs: _Runs) -> Par
     figure = _figure_of(done, task.label, limit)
     if figure is None:
         why = next((row.reason for row in rows if row.reason.startswith(UNREAD)), "the figure was not read")
-        if _LATE in why:
+        if LATE in why:
             return part_of(name, limit.points, "timeout", why)
         if _figure_of(runs.alone(*task.cases), task.reference, limit) is None:
             return part_of(name, limit.points, "left out", why)

@@ -31,6 +31,8 @@ _USAGE = 2
 _ONCE_S, _STEPS = 300.0, 10
 """Of `limit_s`: a machine's own work, and steps of an implementation that take all of their time."""
 _LAST_BYTES = 1 << 14
+LATE = "took longer than"
+"""In the reason of a row one of whose steps reached the limit."""
 
 
 def limit_s(timeout_s: float) -> float:
@@ -69,11 +71,14 @@ class Allowance:
     """Of the timing in each of them; None: as the command has it."""
     stop: Stop = field(default_factory=Stop)
     """Once set, those that run are ended, and no other begins."""
+    hung: dict[Path, str] = field(default_factory=dict)
+    """Why a file took too long: it is not run again."""
     _until: float = math.inf
 
     def start(self) -> None:
         """Begin to count, or begin anew."""
         self._until = time.monotonic() + self.seconds
+        self.hung.clear()
 
     @property
     def left_s(self) -> float:
@@ -146,6 +151,8 @@ def run(
     if not (left_s := allowance.left_s):
         return Run(None, allowance.used_up(), refused=True)
     loaded = str(load.file.resolve()) if load else ""
+    if load and load.file in allowance.hung:
+        return Run(None, f"not run again: {allowance.hung[load.file]}", refused=True)
     if not loaded.isprintable():
         return Run(None, "the name of its folder has characters that cannot be printed: rename it", refused=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -176,12 +183,23 @@ def run(
             return Run(None, f"the comparison took longer than {own_s:.0f} s")
         if out.is_file():
             try:
-                return Run(archive.read(out)[0])
+                done = Run(archive.read(out)[0])
+                if load and (why := _hung(done, only)):
+                    allowance.hung[load.file] = why
+                return done
             except UsageError as error:
                 return Run(None, str(error))
         last = stderr.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
     why = last.removeprefix("python -m compare: ") or "the comparison printed nothing"
     return Run(None, why.removeprefix(f"--load {loaded}: "), status == _USAGE and "--load" in why)
+
+
+def _hung(done: Run, only: Sequence[str]) -> str:
+    """Why an implementation took too long in all cases; empty: it did not."""
+    cases = done.comparison.cases if done.comparison else ()
+    rows = [row for case in cases for row in case.rows if any(fnmatchcase(row.label, one) for one in only)]
+    late = [row.reason for row in rows if row.status == "failed" and LATE in row.reason]
+    return late[0] if late and len(late) == len(rows) else ""
 
 
 def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> int | None:

@@ -32,6 +32,7 @@ from compare.sandbox.words import how_it_ended, printable
 from compare.worker import messages, server
 from compare.worker.channel import Channel, Malformed
 from compare.worker.messages import Answer, AnswerT, WorkerRequest
+from compare.worker.parallel import waited_s
 
 PRINTED_BYTES = 1 << 20
 """Most output of a worker, in bytes."""
@@ -212,13 +213,16 @@ class Worker:
         raise Raised(name, text, error.where[:_QUOTED])
 
     def _wait(self, step: str, request: WorkerRequest[Any]) -> Answer:
-        until = time.monotonic() + self.timeout_s
+        until, extended = time.monotonic() + self.timeout_s, False
         try:
             while (
                 message := self._channel.receive(min(_LOOK_S, max(0.0, until - time.monotonic())))
             ) is None:
                 if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
                     raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
+                if time.monotonic() > until and not extended:
+                    extended = True
+                    until += min(self.timeout_s, waited_s(self.pid))
                 if time.monotonic() > until:
                     raise self.end(
                         f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
