@@ -363,7 +363,7 @@ def refused(label: str, *, prepares: bool) -> str:
 class _TextOnly(SourceFileLoader):
     """Imports a file's text, not the bytecode beside it: the judge reads the text only."""
 
-    def path_stats(self, path: str) -> NoReturn:  # type: ignore[override]
+    def path_stats(self, path: str) -> NoReturn:
         raise OSError(f"{path}: its bytecode is neither read nor written")
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from compare.labs.marking import Marks
 
 _MAX_JOBS = 64
-_ON_CPU_S = 30.0
+_ON_CPU_S = 20.0
 """A lab's cases take a few seconds there; while others have the cores, a step gets up to twice as long."""
 
 

@@ -64,8 +64,8 @@ def mark(
     """Mark hand-ins; what happens in one costs that one only.
 
     Several hand-ins are tested at a time.  While nothing else runs, those on a GPU are timed, one by one, and
-    before that tested again if they took too long, as the others may have slowed them.  Without a GPU the time
-    in which others had all cores does not count.
+    before that tested again if they took too long, as the others may have slowed them.  Without a GPU the
+    time in which others had all cores does not count.
 
     Args:
         hand_ins: one for each student.

@@ -154,7 +154,7 @@ def run(
     if load and load.file in allowance.hung:
         return Run(None, f"not run again: {allowance.hung[load.file]}", refused=True)
     if not loaded.isprintable():
-        return Run(None, "the name of its folder has characters that cannot be printed: rename it", refused=True)
+        return Run(None, "its folder's name has characters that cannot be printed: rename it", refused=True)
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
         words = [

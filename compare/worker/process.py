@@ -37,6 +37,9 @@ from compare.worker.parallel import waited_s
 PRINTED_BYTES = 1 << 20
 """Most output of a worker, in bytes."""
 
+MOST_OUT_OF_MEMORY = 2
+"""After this many times a user's implementation is ended: to fill all memory takes long."""
+
 _LOOK_S = 0.1
 """Interval at which a busy worker is checked."""
 _LONGEST_ERROR = 2000
@@ -101,6 +104,7 @@ class Worker:
         self._ending = threading.RLock()
         """Callers and shutdown may both observe, in two threads, that the worker has exited."""
         self._busy = False
+        self._out_of_memory = 0
         self._waiting: list[tuple[str, WorkerRequest[Any]]] = []
         """Requests whose answers were not received yet, by number."""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
@@ -209,6 +213,12 @@ class Worker:
         if error.kind == "unavailable":
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
         if error.kind == "memory":
+            self._out_of_memory += 1
+            if self._private is not None and self._out_of_memory >= MOST_OUT_OF_MEMORY:
+                first = text.strip().partition("\n")[0]
+                raise self.end(
+                    f"it ran out of memory {self._out_of_memory} times, at last in {step}: {first}"
+                )
             raise MemoryError(text)
         raise Raised(name, text, error.where[:_QUOTED])
 

@@ -388,7 +388,8 @@ def _judge(command: Command, output: int, *compiling: int) -> int:
     os.environ.clear()
     os.environ.update(command.environment)
     _lock, forked_here = threading.Lock(), True  # the other was held when the server was forked
-    _running.update({False: _Server(Channel(socket.socket(fileno=each))) for each in compiling})
+    for each in compiling:
+        _running[False] = _Server(Channel(socket.socket(fileno=each)))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     status = int(importlib.import_module(command.module).main(command.words))

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from compare.sandbox import isolation
 from compare.labs.work import shown
 from compare.registry import ROOT
+from compare.sandbox import isolation
 from tests.labs.hostile import WITNESSES, HandIn, build, every
 
 pytestmark = pytest.mark.skipif(not isolation.found().holds, reason="nothing isolates hand-ins here")
@@ -65,7 +65,9 @@ def check(marks: Sequence[dict[str, Any]], hand_ins: Sequence[HandIn]) -> None:
     assert {name: got for name, got in points.items() if got != expected[name]} == {}
     assert points.keys() == expected.keys()
     uncounted = ("machine", "inconclusive", "left out")
-    assert [(name, part) for name, all_ in parts.items() for part in all_ if part["result"] in uncounted] == []
+    assert [
+        (name, part) for name, all_ in parts.items() for part in all_ if part["result"] in uncounted
+    ] == []
     for each in hand_ins:
         reasons = [part["detail"] for part in parts[shown(each.name)] if part["result"] != "passed"]
         assert any(re.search(each.says, reason) for reason in ("", *reasons) if not each.says or reason), (

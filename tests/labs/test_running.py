@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import made_up
 from compare.labs import running
-from compare.labs.running import Allowance, HandedIn, Stop, run
+from compare.labs.running import Allowance, HandedIn, Run, Stop, run
+from compare.model.result import Row
 from compare.worker.server import Forked
 
 CASE = "M=3,N=129,fp32"
@@ -88,6 +91,23 @@ def test_once_stopped_or_used_up_nothing_runs(monkeypatch: pytest.MonkeyPatch) -
         done = run("softmax", [CASE], [], "cpu", 60.0, allowance=allowance)
         assert (done.comparison, done.refused) == (None, True)
         assert says in done.error
+
+
+def test_a_file_that_hung_is_not_run_again(tmp_path: Path) -> None:
+    """Neither for another task of its; a new allowance begins anew."""
+    file, allowance = HandedIn(tmp_path / "mine.py"), Allowance()
+    mine = Row("triton.mine", "naive", "ok")
+    late = replace(mine, status="failed", reason="it took longer than 20 s, the limit for loading its file")
+    for rows, hung in (((late, mine), False), ((late, late), True)):
+        cases = (made_up.case(CASE, (replace(mine, label="torch.eager"), row)) for row in rows)
+        done = Run(made_up.comparison(*cases))
+        assert bool(running._hung(done, ["triton.mine"])) == hung
+    allowance.hung[file.file] = running._hung(done, ["*.mine"])
+    again = run("softmax", [CASE], ["triton.mine"], "cpu", 60.0, file, allowance)
+    assert again.refused
+    assert "not run again: it took longer than 20 s" in again.error
+    allowance.start()
+    assert not allowance.hung
 
 
 def test_a_name_that_cannot_be_printed_is_a_sentence(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from compare.sandbox.environment import kept
-from compare.worker.messages import Held, Load, Rest, Setup
+from compare.worker.messages import Answer, Error, Held, Load, Rest, Setup
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
 from processes import called_with, running, started, until
@@ -294,3 +295,32 @@ def test_a_malformed_message_is_blamed_on_who_wrote_it(message: bytes, worker: W
     ):
         worker.ask(Rest())
     assert not caught.value.retry
+
+
+def test_time_in_which_others_have_the_cores_does_not_count(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compare.worker.process.waited_s", lambda group: 60.0 * (group == worker.pid))
+    worker.timeout_s = 1.0
+    begin = time.monotonic()
+    with pytest.raises(Ended, match="took longer than 1 s"):
+        worker.ask(Load((written(tmp_path / "hangs.py", "import time\ntime.sleep(1000)\n"),)))
+    assert 2.0 <= time.monotonic() - begin < 30.0  # twice the limit at most
+
+
+def test_all_memory_is_filled_twice_only(tmp_path: Path) -> None:
+    worker = Worker("test", CPU, 60.0, isolated=True)
+    try:
+        full = Load((written(tmp_path / "full.py", "raise SystemExit\n"),))
+        error = Answer("", raised=Error("memory", "MemoryError", "too much", "", ""))
+        with mock.patch.object(worker, "_wait", lambda *_: replace(error, number=numbers.pop(0))):
+            for kind, says in (
+                (MemoryError, "too much"),
+                (Ended, "out of memory 2 times, at last in x: too"),
+            ):
+                worker.send(full)
+                numbers = [worker._waiting[0][0]]
+                with pytest.raises(kind, match=says):
+                    worker.receive("x")
+    finally:
+        worker.close()
