@@ -63,9 +63,8 @@ def mark(
 ) -> tuple[list[Marks], bool]:
     """Mark hand-ins; what happens in one costs that one only.
 
-    Several hand-ins are tested at a time.  While nothing else runs, those on a GPU are timed, one by one, and
-    before that tested again if they took too long, as the others may have slowed them.  Without a GPU the
-    time in which others had all cores does not count.
+    Several hand-ins are tested at a time.  While nothing else runs, those on a GPU are timed, one by one;
+    before that those that took too long are tested again, as the others may have slowed them.
 
     Args:
         hand_ins: one for each student.

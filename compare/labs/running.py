@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -146,13 +144,28 @@ def run(
         allowance: of this and other comparisons; None: without a limit.
     """
     allowance = allowance or Allowance()
-    # Each case has several steps, of each row; then the process hangs in a way of its own.
-    own_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
-    if not (left_s := allowance.left_s):
+    if not allowance.left_s:
         return Run(None, allowance.used_up(), refused=True)
-    loaded = str(load.file.resolve()) if load else ""
     if load and load.file in allowance.hung:
         return Run(None, f"not run again: {allowance.hung[load.file]}", refused=True)
+    done = _compared(op, cases, only, device, timeout_s, load, allowance)
+    if load and (why := _hung(done, only)):
+        allowance.hung[load.file] = why
+    return done
+
+
+def _compared(
+    op: str,
+    cases: Sequence[str],
+    only: Sequence[str],
+    device: str,
+    timeout_s: float,
+    load: HandedIn | None,
+    allowance: Allowance,
+) -> Run:
+    # Each case has several steps, of each row; then the process hangs in a way of its own.
+    own_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
+    loaded = str(load.file.resolve()) if load else ""
     if not loaded.isprintable():
         return Run(None, "its folder's name has characters that cannot be printed: rename it", refused=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -176,17 +189,14 @@ def run(
         elif load and load.sanitized:
             words.append("--sanitize")
         words += ["--budget", f"{allowance.timing_s:g}"] if allowance.timing_s else []
-        status = _command(words, stderr, min(own_s, left_s), allowance.stop)
+        status = _command(words, stderr, min(own_s, allowance.left_s), allowance.stop)
         if status is None and not allowance.left_s:
             return Run(None, allowance.used_up(), refused=True)
         if status is None:
             return Run(None, f"the comparison took longer than {own_s:.0f} s")
         if out.is_file():
             try:
-                done = Run(archive.read(out)[0])
-                if load and (why := _hung(done, only)):
-                    allowance.hung[load.file] = why
-                return done
+                return Run(archive.read(out)[0])
             except UsageError as error:
                 return Run(None, str(error))
         last = stderr.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
@@ -218,9 +228,5 @@ def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> 
     finally:
         for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
             if process.wait(0.0) is None:
-                try:
-                    os.killpg(process.pid, sent)
-                except ProcessLookupError:  # it leads no group yet
-                    with suppress(ProcessLookupError):
-                        os.kill(process.pid, sent)
+                process.signal_group(sent)
                 process.wait(10.0)

@@ -38,7 +38,7 @@ PRINTED_BYTES = 1 << 20
 """Most output of a worker, in bytes."""
 
 MOST_OUT_OF_MEMORY = 2
-"""After this many times a user's implementation is ended: to fill all memory takes long."""
+"""Without a GPU a user's implementation is ended after this many times: to fill all memory takes long."""
 
 _LOOK_S = 0.1
 """Interval at which a busy worker is checked."""
@@ -214,7 +214,8 @@ class Worker:
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
         if error.kind == "memory":
             self._out_of_memory += 1
-            if self._private is not None and self._out_of_memory >= MOST_OUT_OF_MEMORY:
+            of_host = self._private is not None and self.device.type == "cpu"
+            if of_host and self._out_of_memory >= MOST_OUT_OF_MEMORY:
                 first = text.strip().partition("\n")[0]
                 raise self.end(
                     f"it ran out of memory {self._out_of_memory} times, at last in {step}: {first}"
@@ -228,15 +229,10 @@ class Worker:
             while (
                 message := self._channel.receive(min(_LOOK_S, max(0.0, until - time.monotonic())))
             ) is None:
-                if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
-                    raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
                 if time.monotonic() > until and not extended:
                     extended = True
                     until += min(self.timeout_s, waited_s(self.pid))
-                if time.monotonic() > until:
-                    raise self.end(
-                        f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
-                    )
+                self._check_limits(step, until)
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except Malformed as error:
@@ -249,6 +245,13 @@ class Worker:
             return messages.read_answer(message, request)
         except (TypeError, ValueError) as error:  # of nothing but what the worker has written
             raise self._breach(str(error)) from None
+
+    def _check_limits(self, step: str, until: float) -> None:
+        """End it if it prints too much, or takes too long."""
+        if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
+            raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
+        if time.monotonic() > until:
+            raise self.end(f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)")
 
     def _breach(self, what: str) -> Ended:
         return self.end(f"it wrote into the pipe between its process and the judge's: {what[:_QUOTED]}")

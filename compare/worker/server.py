@@ -112,6 +112,14 @@ class Forked:
         code = self._number(1)
         return _UNKNOWN if code is None else code
 
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal all processes of its group, or itself before it leads one."""
+        with suppress(ProcessLookupError):
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                os.kill(self.pid, number)
+
     def forget(self) -> None:
         """Wait for neither its number nor its end."""
         with self._lock:

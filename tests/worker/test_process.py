@@ -17,10 +17,9 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from msgspec.structs import replace
 
 from compare.sandbox.environment import kept
-from compare.worker.messages import Answer, Error, Held, Load, Rest, Setup
+from compare.worker.messages import Error, Held, Load, Rest, Setup
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
 from processes import called_with, running, started, until
@@ -308,19 +307,13 @@ def test_time_in_which_others_have_the_cores_does_not_count(
     assert 2.0 <= time.monotonic() - begin < 30.0  # twice the limit at most
 
 
-def test_all_memory_is_filled_twice_only(tmp_path: Path) -> None:
+def test_all_memory_is_filled_twice_only() -> None:
     worker = Worker("test", CPU, 60.0, isolated=True)
+    error = Error("memory", "MemoryError", "too much", "", "")
     try:
-        full = Load((written(tmp_path / "full.py", "raise SystemExit\n"),))
-        error = Answer("", raised=Error("memory", "MemoryError", "too much", "", ""))
-        with mock.patch.object(worker, "_wait", lambda *_: replace(error, number=numbers.pop(0))):
-            for kind, says in (
-                (MemoryError, "too much"),
-                (Ended, "out of memory 2 times, at last in x: too"),
-            ):
-                worker.send(full)
-                numbers = [worker._waiting[0][0]]
-                with pytest.raises(kind, match=says):
-                    worker.receive("x")
+        with pytest.raises(MemoryError, match="too much"):
+            worker._raise(error, None, "x")
+        with pytest.raises(Ended, match="out of memory 2 times, at last in x: too much"):
+            worker._raise(error, None, "x")
     finally:
         worker.close()
