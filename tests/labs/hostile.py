@@ -55,7 +55,7 @@ RUBRIC = (
 
 
 @dataclass(frozen=True)
-class HandIn:
+class Hostile:
     """One hostile hand-in."""
 
     kind: str
@@ -202,15 +202,15 @@ def _linked(target: str) -> Callable[[Path], None]:
 
 _UNREAD = "cannot be read"
 _OTHERS = (
-    HandIn("A", "bytecode_of_another_file", _bytecode, 0),
-    HandIn("A", "marks_of_its_own", _own_marks, 0),
-    HandIn("B", "a_deep_folder", _deep, FULL),
-    HandIn("B", "many_files", _many, FULL),
-    HandIn("B", "a_folder_in_place", lambda folder: (folder / TRITON).mkdir(), 0, _UNREAD),
-    HandIn("B", "a_socket_in_place", _socket, 0, _UNREAD),
-    HandIn("B", "a_link_in_a_circle", _linked(TRITON), 0, "there is no"),
-    HandIn("B", "a_link_to_variables", _linked("/proc/self/environ"), 0, _UNREAD),
-    HandIn("B", "a_link_through_a_link", _linked_folder, 0, "link that leads out"),
+    Hostile("A", "bytecode_of_another_file", _bytecode, 0),
+    Hostile("A", "marks_of_its_own", _own_marks, 0),
+    Hostile("B", "a_deep_folder", _deep, FULL),
+    Hostile("B", "many_files", _many, FULL),
+    Hostile("B", "a_folder_in_place", lambda folder: (folder / TRITON).mkdir(), 0, _UNREAD),
+    Hostile("B", "a_socket_in_place", _socket, 0, _UNREAD),
+    Hostile("B", "a_link_in_a_circle", _linked(TRITON), 0, "there is no"),
+    Hostile("B", "a_link_to_variables", _linked("/proc/self/environ"), 0, _UNREAD),
+    Hostile("B", "a_link_through_a_link", _linked_folder, 0, "link that leads out"),
 )
 _NAMES = (
     *("\u212balice\u0301", "=HYPERLINK(1)", "-rf", "--json", "CON", "a'b\"c`d$(e)", "%2e%2e%2f", "x" * 240),
@@ -219,16 +219,16 @@ _NAMES = (
 _UNPRINTABLE = "ph\u202egnp.exe", "tab\tand\nline", "\u200b\u200bwitness"
 
 
-def every() -> list[HandIn]:
+def every() -> list[Hostile]:
     """All hostile hand-ins."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     listed = [
-        HandIn(kind, name, _of_table(spec), spec["points"], spec.get("says", ""))
+        Hostile(kind, name, _of_table(spec), spec["points"], spec.get("says", ""))
         for kind, specs in table.items()
         for name, spec in specs.items()
     ]
-    named = [HandIn("A", name, _of_table({}), FULL) for name in _NAMES]
-    refused = [HandIn("A", name, _of_table({}), 0, "cannot be printed: rename") for name in _UNPRINTABLE]
+    named = [Hostile("A", name, _of_table({}), FULL) for name in _NAMES]
+    refused = [Hostile("A", name, _of_table({}), 0, "cannot be printed: rename") for name in _UNPRINTABLE]
     return [*listed, *_OTHERS, *named, *refused]
 
 
@@ -236,7 +236,7 @@ WITNESSES = {"witness": 2 * FULL, "mistaken": FULL + 2}
 """Honest hand-ins of two files: a right one, and one whose grid has two blocks."""
 
 
-def build(folder: Path, hand_ins: Iterable[HandIn]) -> None:
+def build(folder: Path, hand_ins: Iterable[Hostile]) -> None:
     """A class of hostile hand-ins and the witnesses, and its lab."""
     (folder / "class").mkdir(parents=True)
     put(folder, "lab.toml", RUBRIC)

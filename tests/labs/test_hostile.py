@@ -16,7 +16,7 @@ import pytest
 from compare.labs.work import shown
 from compare.registry import ROOT
 from compare.sandbox import isolation
-from tests.labs.hostile import WITNESSES, HandIn, build, every
+from tests.labs.hostile import WITNESSES, Hostile, build, every
 
 pytestmark = pytest.mark.skipif(not isolation.found().holds, reason="nothing isolates hand-ins here")
 
@@ -34,7 +34,7 @@ SLEEP = b"sleep\x00987"
 """Of processes that they leave behind."""
 
 
-def graded(folder: Path, hand_ins: Sequence[HandIn], timeout_s: float) -> list[dict[str, Any]]:
+def graded(folder: Path, hand_ins: Sequence[Hostile], timeout_s: float) -> list[dict[str, Any]]:
     """All marks; the screen and the pages have been looked at."""
     build(folder, hand_ins)
     out = folder / "marks.json"
@@ -57,7 +57,7 @@ def graded(folder: Path, hand_ins: Sequence[HandIn], timeout_s: float) -> list[d
     return marks
 
 
-def check(marks: Sequence[dict[str, Any]], hand_ins: Sequence[HandIn]) -> None:
+def check(marks: Sequence[dict[str, Any]], hand_ins: Sequence[Hostile]) -> None:
     """Each got what it deserves, and the machine is to blame for nothing."""
     parts = {each["student"]: each["parts"] for each in marks}
     points = {student: sum(part["points"] for part in all_) for student, all_ in parts.items()}
