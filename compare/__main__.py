@@ -12,9 +12,8 @@ try:
     from compare.sandbox.environment import begin_again_without_others
 
     begin_again_without_others()
-    from compare.sandbox import limits, scratch
+    from compare.sandbox import scratch
 
-    limits.end_with_starter()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)  # as Ctrl-C: results so far are kept

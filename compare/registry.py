@@ -20,8 +20,9 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from compare.model.op import (
     ARCHITECTURE,
@@ -359,6 +360,13 @@ def refused(label: str, *, prepares: bool) -> str:
     return ""
 
 
+class _TextOnly(SourceFileLoader):
+    """Imports a file's text, not the bytecode beside it: the judge reads the text only."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        raise OSError(f"{path}: its bytecode is neither read nor written")
+
+
 def load(path: str, op: str = "") -> Loaded:
     """Import a user's file, which registers ops or implementations of its own.
 
@@ -373,7 +381,9 @@ def load(path: str, op: str = "") -> Loaded:
     if not file.is_file():
         raise UsageError(f"--load {path}: there is no such file")
     name = f"_loaded_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
-    loader = importlib.import_module(CUDA_FILES).CudaFile(op) if file.suffix == ".cu" else None
+    loader = _TextOnly(name, str(file)) if file.suffix == ".py" else None
+    if file.suffix == ".cu":
+        loader = importlib.import_module(CUDA_FILES).CudaFile(op)
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     if spec is None or spec.loader is None:
         raise UsageError(f"--load {path}: {NO_KNOWN_FILE}")

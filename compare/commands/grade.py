@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
+from compare.model.result import Options
 
 if TYPE_CHECKING:
     from compare.labs.by_hand import Table
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from compare.labs.roster import Person
 
 _MAX_JOBS = 64
+_ON_CPU_S = 20.0
+"""A lab's cases take a few seconds there; while others have the cores, a step gets up to twice as long."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("folder", nargs="?", type=Path, metavar="DIR", help="a submission, or a folder of submissions")
     add("--rubric", type=Path, metavar="FILE", help="a lab.toml (default: as answers.toml says)")
     options.add_device(add)
-    options.add_timeout(add)
+    options.add_timeout(add, None, f"; without a GPU: {_ON_CPU_S:.0f}")
     add("--jobs", type=int, default=1, metavar="N", help="check N submissions at a time (default: 1)")
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
     marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
@@ -95,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.folder}: there is no such folder")
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
-    options.check_timeout(arguments.timeout)
+    if arguments.timeout is not None:
+        options.check_timeout(arguments.timeout)
     if not arguments.gradescope or (arguments.gradescope.exists() and not arguments.gradescope.is_file()):
         return grade(arguments)  # a pipe takes the results only
     # A grader that is killed leaves this; one that is stopped, or cannot begin, the reason.
@@ -190,13 +194,16 @@ def grade(arguments: argparse.Namespace) -> int:
             "submissions would run with all your rights: this machine offers no isolation "
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
-    prepare(arguments.device)
+    device = prepare(arguments.device)
+    timeout_s = arguments.timeout
+    if timeout_s is None:
+        timeout_s = _ON_CPU_S if device.type == "cpu" else Options.timeout_s
     stop = stop_on_signals()
     unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
     similar = None
     try:
         students = _class_of(arguments, whole_class, unpacked)
-        how = classroom.MarkingOptions(arguments.device, arguments.timeout, arguments.jobs, stop)
+        how = classroom.MarkingOptions(arguments.device, timeout_s, arguments.jobs, stop)
         marks, interrupted = _marked(arguments, students, how)
         labs = [rubric] if rubric else classroom.labs_of(marks)
         if arguments.similar and not interrupted:

@@ -63,8 +63,8 @@ def mark(
 ) -> tuple[list[Marks], bool]:
     """Mark hand-ins; what happens in one costs that one only.
 
-    Several hand-ins are tested at a time.  While nothing else runs, those that took too long are tested
-    again, as the others may have slowed them, and those on a GPU are timed, one by one.
+    Several hand-ins are tested at a time.  While nothing else runs, those on a GPU are timed, one by one;
+    before that those that took too long are tested again, as the others may have slowed them.
 
     Args:
         hand_ins: one for each student.
@@ -105,7 +105,7 @@ def mark(
         with ThreadPoolExecutor(jobs) as pool:
             results = (pool.map if jobs > 1 else map)(checked, rest)
             for student, tested in zip(rest, results, strict=True):
-                if jobs > 1 and (tested.gpu or _late(tested)):  # the others' tests would disturb its times
+                if jobs > 1 and tested.gpu:  # the others' tests would disturb its times
                     waiting.append((student, tested))
                 else:
                     finish(student, tested)

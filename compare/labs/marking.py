@@ -13,12 +13,11 @@ from typing import Literal
 from compare.device import lacks, pick
 from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, Visibility, op_of
-from compare.labs.running import Allowance, Run, run
+from compare.labs.running import LATE, Allowance, Run, run
 from compare.labs.work import Work
 from compare.model.op import Case, UsageError, way_of
 from compare.model.result import (
     DOES_NOT_COMPILE,
-    NOT_SANITIZED,
     OWN_WORK,
     UNREAD,
     Comparison,
@@ -52,8 +51,6 @@ NOT_WRITTEN = "not written yet"
 _ANSWER = 20_000
 """Characters of an answer that are kept."""
 _FIRST = "first make every case correct"
-_LATE = "took longer than"
-"""In the reason of a row one of whose steps reached the limit."""
 _TAMPERED = "it forked its process", "it wrote into the pipe", OWN_CODE
 """In the reason of a row whose code attacked its own check, or is not the student's."""
 _AT_ONCE = 2
@@ -395,8 +392,6 @@ def _verdict(
     if row.status in ("disagrees", "ordinary"):
         failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
         return "wrong" if failed - {OWN_WORK} else "refused", row.reason
-    if row.reason.startswith(NOT_SANITIZED):
-        return "machine", row.reason
     if row.status == "impossible":
         return "refused", row.reason
     return _blamed(row.reason), row.reason
@@ -406,7 +401,7 @@ def _blamed(reason: str) -> PartResult:
     """The result of code that could not be checked, for this reason."""
     if any(words in reason for words in _TAMPERED):
         return "refused"
-    return "timeout" if _LATE in reason else "error"
+    return "timeout" if LATE in reason else "error"
 
 
 def _rows(comparison: Comparison, label: str) -> list[Row]:
@@ -434,7 +429,7 @@ def _limit(task: Task, limit: Limit, done: Run, right: bool, runs: _Runs) -> Par
     figure = _figure_of(done, task.label, limit)
     if figure is None:
         why = next((row.reason for row in rows if row.reason.startswith(UNREAD)), "the figure was not read")
-        if _LATE in why:
+        if LATE in why:
             return part_of(name, limit.points, "timeout", why)
         if _figure_of(runs.alone(*task.cases), task.reference, limit) is None:
             return part_of(name, limit.points, "left out", why)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,9 +16,8 @@ from compare.labs.lab import SOLUTIONS
 from compare.model.op import UsageError
 from compare.model.result import Comparison, Row
 from compare.records import archive
-from compare.registry import ROOT
 from compare.sandbox.environment import kept_variables
-from compare.sandbox.limits import STARTER
+from compare.worker import server
 
 _LOOK_S = 0.05
 _ARCH = "sm_90a"
@@ -34,6 +29,8 @@ _USAGE = 2
 _ONCE_S, _STEPS = 300.0, 10
 """Of `limit_s`: a machine's own work, and steps of an implementation that take all of their time."""
 _LAST_BYTES = 1 << 14
+LATE = "took longer than"
+"""In the reason of a row one of whose steps reached the limit."""
 
 
 def limit_s(timeout_s: float) -> float:
@@ -72,11 +69,14 @@ class Allowance:
     """Of the timing in each of them; None: as the command has it."""
     stop: Stop = field(default_factory=Stop)
     """Once set, those that run are ended, and no other begins."""
+    hung: dict[Path, str] = field(default_factory=dict)
+    """Why a file took too long: it is not run again."""
     _until: float = math.inf
 
     def start(self) -> None:
         """Begin to count, or begin anew."""
         self._until = time.monotonic() + self.seconds
+        self.hung.clear()
 
     @property
     def left_s(self) -> float:
@@ -146,11 +146,30 @@ def run(
         allowance: of this and other comparisons; None: without a limit.
     """
     allowance = allowance or Allowance()
+    if not allowance.left_s:
+        return Run(None, allowance.used_up(), refused=True)
+    if load and load.file in allowance.hung:
+        return Run(None, f"not run again: {allowance.hung[load.file]}", refused=True)
+    done = _compared(op, cases, only, device, timeout_s, load, allowance)
+    if load and (why := _hung(done, only)):
+        allowance.hung[load.file] = why
+    return done
+
+
+def _compared(
+    op: str,
+    cases: Sequence[str],
+    only: Sequence[str],
+    device: str,
+    timeout_s: float,
+    load: HandedIn | None,
+    allowance: Allowance,
+) -> Run:
     # Each case has several steps, of each row; then the process hangs in a way of its own.
     own_s = 120 + timeout_s * 4 * (len(cases) + 2) * (len(only) + 1)
-    if not (left_s := allowance.left_s):
-        return Run(None, allowance.used_up(), refused=True)
     loaded = str(load.file.resolve()) if load else ""
+    if not loaded.isprintable():
+        return Run(None, "its folder's name has characters that cannot be printed: rename it", refused=True)
     with tempfile.TemporaryDirectory() as folder:
         out, stderr = Path(folder) / "run.json", Path(folder) / "stderr"
         words = [
@@ -172,7 +191,7 @@ def run(
         elif load and load.sanitized:
             words.append("--sanitize")
         words += ["--budget", f"{allowance.timing_s:g}"] if allowance.timing_s else []
-        status = _command(words, stderr, min(own_s, left_s), allowance.stop)
+        status = _command(words, stderr, min(own_s, allowance.left_s), allowance.stop)
         if status is None and not allowance.left_s:
             return Run(None, allowance.used_up(), refused=True)
         if status is None:
@@ -187,29 +206,29 @@ def run(
     return Run(None, why.removeprefix(f"--load {loaded}: "), status == _USAGE and "--load" in why)
 
 
+def _hung(done: Run, only: Sequence[str]) -> str:
+    """Why an implementation took too long in all cases; empty: it did not."""
+    cases = done.comparison.cases if done.comparison else ()
+    rows = [row for case in cases for row in case.rows if any(fnmatchcase(row.label, one) for one in only)]
+    late = [row.reason for row in rows if row.status == "failed" and LATE in row.reason]
+    return late[0] if late and len(late) == len(rows) else ""
+
+
 def _command(words: Sequence[str], stderr: Path, seconds: float, stop: Stop) -> int | None:
     """The exit status of ``python -m compare``; None: it took too long, or was stopped.
 
     No process of it is left.
     """
     with stderr.open("wb") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "compare", *words],
-            cwd=ROOT,
-            env=kept_variables() | {STARTER: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=written,
-            start_new_session=True,
-        )
+        command = server.Command("compare.cli", tuple(words), kept_variables())
+        process = server.fork_command(command, written.fileno())
     until = time.monotonic() + seconds
     try:
-        while (status := process.poll()) is None and time.monotonic() < until and not stop.is_set:
-            time.sleep(_LOOK_S)
+        while (status := process.wait(_LOOK_S)) is None and time.monotonic() < until and not stop.is_set:
+            pass
         return status
     finally:
         for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
-            if process.poll() is None:
-                os.killpg(process.pid, sent)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
+            if process.wait(0.0) is None:
+                process.signal_group(sent)
+                process.wait(10.0)

@@ -81,7 +81,7 @@ def _sanitize(context: Context, result: CaseResult) -> None:
         try:
             finding = sanitize(context.op, impl, context.device, context.pool.timeout_s)
         except NotSanitized as error:
-            entry.row = replace(entry.row, status="failed", reason=str(error))
+            entry.row = replace(entry.row, status="failed", reason=str(error), by_judge=True)
             continue
         agreement = replace(agreement, passed=finding.passed, findings=(*agreement.findings, finding))
         entry.row = replace(entry.row, agreement=agreement)

@@ -19,10 +19,6 @@ HOST_BYTES = 16 << 30
 """Address space that a worker on a CPU may add to its initial one.  None on a GPU: CUDA reserves more."""
 
 
-STARTER = "COMPARE_STARTER"
-"""Environment variable of a command that ends with the process of this number, which started it."""
-
-
 def confine(connection: int, output: int, lifeline: int, host_bytes: int | None) -> None:
     """Confine this process and its children.
 
@@ -64,15 +60,6 @@ def end_with(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]:  # it was closed already
         os._exit(1)
-
-
-def end_with_starter() -> None:
-    """Have the kernel kill this process, a command, when the one that `STARTER` names has exited."""
-    starter = os.environ.pop(STARTER, "")
-    if starter:
-        kernel.end_with_parent()
-        if str(os.getppid()) != starter:  # it has exited already
-            os._exit(1)
 
 
 def close_all_but(*kept_open: int) -> None:

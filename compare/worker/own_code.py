@@ -17,8 +17,9 @@ from typing import NoReturn
 from compare import registry
 from compare.model.op import UsageError
 from compare.registry import ROOT
+from compare.sandbox import isolation
 from compare.sandbox.isolation import Hidden
-from cuda_impl.build import cache_dir
+from cuda_impl import build
 from cuda_impl.flags import KERNELS
 
 OWN_CODE = "hand in your own code"
@@ -85,8 +86,8 @@ def hidden(file: Path, others: Path) -> Hidden:
         file: of the student's.
         others: a folder with others' hand-ins.
     """
-    own = file.resolve().parent
-    needed = [own, *map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), cache_dir()]
+    own, cache = file.resolve().parent, build.cache_dir().resolve()
+    needed = [own, *map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), cache]
     triton = ROOT / "triton_impl"
     seen = {
         ROOT: [ROOT / name for name in ("compare", "cuda_impl", "ops", "triton_impl")],
@@ -95,12 +96,24 @@ def hidden(file: Path, others: Path) -> Hidden:
         KERNELS.parent / "rawkernel": [],
         KERNELS.parent / "pybind": [],
         others.resolve(): [],
+        cache: _shared_builds(),
     }
     return tuple(
         (str(folder), tuple(map(str, [*kept, *(path for path in needed if folder in path.parents)])))
         for folder, kept in seen.items()
         if not folder.is_relative_to(own)
     )
+
+
+def _shared_builds() -> list[Path]:
+    """What host builds of all kernels share; the other builds are of the project's kernels."""
+    if isolation.has_gpu():
+        return []
+    try:
+        runtime, header = build.host_runtime(), build.host_header()
+    except build.BuildError:  # a worker meets it too, and reports it
+        return []
+    return [runtime, header, header.with_name(f"{header.name}.gch")]
 
 
 def enter() -> None:

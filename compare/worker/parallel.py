@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
+
+_OWN_CROWD = 16
+"""A process group with more threads for each core waits for itself."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -14,6 +19,33 @@ R = TypeVar("R")
 def cores() -> int:
     """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def waited_s(group: int) -> float:
+    """The seconds that a process group waited for a core, as others had it: the most of its threads.
+
+    0 where the kernel does not count them, and where its own threads are too many.
+    """
+    threads = [
+        thread
+        for process in Path("/proc").glob("[0-9]*")
+        if _group_of(process) == group
+        for thread in process.glob("task/*/schedstat")
+    ]
+    if len(threads) > _OWN_CROWD * cores():
+        return 0.0
+    waited_ns = [0]
+    for thread in threads:
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            waited_ns.append(int(thread.read_text().split()[1]))
+    return max(waited_ns) / 1e9
+
+
+def _group_of(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
+    except (OSError, ValueError, IndexError):  # it has ended
+        return None
 
 
 def run_parallel(

@@ -32,9 +32,13 @@ from compare.sandbox.words import how_it_ended, printable
 from compare.worker import late, messages, server
 from compare.worker.channel import Channel, Malformed
 from compare.worker.messages import Answer, AnswerT, WorkerRequest
+from compare.worker.parallel import waited_s
 
 PRINTED_BYTES = 1 << 20
 """Most output of a worker, in bytes."""
+
+MOST_OUT_OF_MEMORY = 2
+"""Without a GPU a user's implementation is ended after this many times: to fill all memory takes long."""
 
 _LOOK_S = 0.1
 """Interval at which a busy worker is checked."""
@@ -100,6 +104,7 @@ class Worker:
         self._ending = threading.RLock()
         """Callers and shutdown may both observe, in two threads, that the worker has exited."""
         self._busy = False
+        self._out_of_memory = 0
         self._waiting: list[tuple[str, WorkerRequest[Any]]] = []
         """Requests whose answers were not received yet, by number."""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
@@ -209,20 +214,26 @@ class Worker:
         if error.kind == "unavailable":
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
         if error.kind == "memory":
+            self._out_of_memory += 1
+            of_host = self._private is not None and self.device.type == "cpu"
+            if of_host and self._out_of_memory >= MOST_OUT_OF_MEMORY:
+                first = text.strip().partition("\n")[0]
+                raise self.end(
+                    f"it ran out of memory {self._out_of_memory} times, at last in {step}: {first}"
+                )
             raise MemoryError(text)
         raise Raised(name, text, error.where[:_QUOTED])
 
     def _wait(self, step: str, request: WorkerRequest[Any]) -> Answer:
-        until = time.monotonic() + self.timeout_s
+        until, extended = time.monotonic() + self.timeout_s, False
         try:
             while (
                 message := self._channel.receive(min(_LOOK_S, max(0.0, until - time.monotonic())))
             ) is None:
-                if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
-                    raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
-                if time.monotonic() > until:
-                    limit = f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
-                    raise self.end(limit + late.place(self.pid, self._channel, request))
+                if time.monotonic() > until and not extended:
+                    extended = True
+                    until += min(self.timeout_s, waited_s(self.pid))
+                self._check_limits(step, until, request)
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except Malformed as error:
@@ -235,6 +246,14 @@ class Worker:
             return messages.read_answer(message, request)
         except (TypeError, ValueError) as error:  # of nothing but what the worker has written
             raise self._breach(str(error)) from None
+
+    def _check_limits(self, step: str, until: float, request: WorkerRequest[Any]) -> None:
+        """End it if it prints too much, or takes too long."""
+        if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
+            raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
+        if time.monotonic() > until:
+            limit = f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
+            raise self.end(limit + late.place(self.pid, self._channel, request))
 
     def _breach(self, what: str) -> Ended:
         return self.end(f"it wrote into the pipe between its process and the judge's: {what[:_QUOTED]}")

@@ -2,6 +2,7 @@
 
 The command forks it from itself, right after its own import of PyTorch.  Any other process, such as a
 notebook's, may have initialised CUDA: there it is a new Python, which takes two seconds to import PyTorch.
+A command that runs many others has them forked too, each with servers of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from msgspec import Struct
 
 from compare import registry
 from compare.model.op import Implementation, UsageError
-from compare.sandbox import scratch
+from compare.sandbox import kernel, scratch
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.isolation import Hidden, Isolation
 from compare.sandbox.limits import close_all_but
@@ -45,7 +46,7 @@ _UNKNOWN = 255
 """Exit code of a process whose server was killed."""
 
 
-class Order(Struct, frozen=True):
+class Order(Struct, frozen=True, tag=True):
     """How a worker runs."""
 
     cwd: str
@@ -55,6 +56,18 @@ class Order(Struct, frozen=True):
     isolation: Isolation | None = None
     private: str = ""
     hidden: Hidden = ()
+
+
+class Command(Struct, frozen=True, tag=True):
+    """A judge of its own: a module whose ``main`` takes a command line's words."""
+
+    module: str
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+
+class Again(Struct, frozen=True, tag=True):
+    """Another server with what this one has imported."""
 
 
 class Forked:
@@ -100,6 +113,20 @@ class Forked:
         code = self._number(1)
         return _UNKNOWN if code is None else code
 
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal all processes of its group, or itself before it leads one."""
+        with suppress(ProcessLookupError):
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                os.kill(self.pid, number)
+
+    def forget(self) -> None:
+        """Wait for neither its number nor its end."""
+        with self._lock:
+            os.close(self._status)
+            self._numbers += [None] * _NUMBERS
+
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         if self.wait(0.0) is None:
@@ -112,10 +139,13 @@ class _Server:
     """The judge's end of a server."""
 
     channel: Channel
-    pid: int
+    pid: int | None = None
+    """None: it is no child of this process."""
 
     @property
     def ended(self) -> bool:
+        if self.pid is None:
+            return readable(self.channel.fileno(), 0.0)  # it never writes
         try:
             return os.waitpid(self.pid, os.WNOHANG) != (0, 0)
         except ChildProcessError:  # something in a notebook waited for it
@@ -125,6 +155,8 @@ class _Server:
 _lock = threading.Lock()
 _running: dict[bool, _Server] = {}
 """By whether Triton interprets kernels: that is decided when it is imported."""
+forked_here = False
+"""Whether this process is a server's fork, that runs a command: it has imported modules and done no more."""
 
 
 def likely_cpu(device: str) -> bool:
@@ -167,7 +199,8 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False, interpreted: bool
         if interpreted not in _running:
             modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
             ours, theirs = socket.socketpair()
-            from_here = from_here and not _running  # later this process may have initialised CUDA
+            # Later this process may have initialised CUDA.
+            from_here = from_here and all(other.pid is None for other in _running.values())
             pid = _fork(theirs, modules) if from_here else _spawn(theirs, modules, interpreted)
             theirs.close()
             _running[interpreted] = _Server(Channel(ours), pid)
@@ -199,7 +232,10 @@ def _fork(theirs: socket.socket, modules: Sequence[str]) -> int:
     """Start the server as a fork of this process; its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork prints it too
+    # An interrupt within the fork would leave a lock of logging's held.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     pid = os.fork()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if pid == 0:
         try:
             close_all_but(0, 1, 2, theirs.fileno())
@@ -218,11 +254,30 @@ def fork(order: Order, connection: int, output: int, lifeline: int) -> Forked:
         output: file for its stdout and stderr.
         lifeline: the read end of a pipe that closes when the judge exits.
     """
-    running = start(interpreted=order.interpreted)
+    return _send(order, start(interpreted=order.interpreted), connection, output, lifeline)
+
+
+def fork_command(command: Command, output: int) -> Forked:
+    """Fork a process that runs a command and leads a process group, with servers of its own.
+
+    Args:
+        command: what it runs.
+        output: file for its stderr; what it prints to stdout is lost.
+    """
+    server, compiling = start(), start(interpreted=False)
+    if compiling is server:
+        return _send(command, server, output)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        _send(Again(), compiling, theirs.fileno()).forget()
+        return _send(command, server, output, ours.fileno())
+
+
+def _send(order: Order | Command | Again, server: _Server, *descriptors: int) -> Forked:
     receiver, sender = os.pipe()
     try:
         with _lock:
-            running.channel.send(msgspec.json.encode(order), (sender, connection, output, lifeline))
+            server.channel.send(msgspec.json.encode(order), (sender, *descriptors))
     finally:
         os.close(sender)
     return Forked(receiver)
@@ -298,15 +353,16 @@ def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        order = msgspec.json.decode(message, type=Order)
+        order = msgspec.json.decode(message, type=Order | Command | Again)
         close_all_but(0, 1, 2, *descriptors)
-        from compare.worker.main import main  # start-up: the judge needs none of it
-
-        os.chdir(order.cwd)
-        box = (order.isolation, Path(order.private), order.hidden) if order.isolation else None
-        connection, output, lifeline = descriptors
-        main(connection, output, lifeline, order.host_bytes, box)
-        code = 0
+        if isinstance(order, Again):
+            serve(descriptors[0], ())
+            code = 0
+        elif isinstance(order, Command):
+            code = _judge(order, *descriptors)
+        else:
+            _work(order, *descriptors)
+            code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -314,3 +370,40 @@ def _run(message: bytes, descriptors: Sequence[int]) -> NoReturn:
             with suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+def _work(order: Order, connection: int, output: int, lifeline: int) -> None:
+    from compare.worker.main import main  # start-up: the judge needs none of it
+
+    os.chdir(order.cwd)
+    box = (order.isolation, Path(order.private), order.hidden) if order.isolation else None
+    main(connection, output, lifeline, order.host_bytes, box)
+
+
+def _judge(command: Command, output: int, *compiling: int) -> int:
+    """Run a command; its exit status.
+
+    Args:
+        command: what to run.
+        output: as of `fork_command`.
+        compiling: the channel to a server without Triton's interpreter.
+    """
+    global _lock, forked_here
+    os.setsid()
+    kernel.end_with_parent()  # the server ends with the judge that asked for this
+    os.chdir(registry.ROOT)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, target in ((nothing, 0), (nothing, 1), (output, 2)):
+        os.dup2(descriptor, target)
+    os.environ.clear()
+    os.environ.update(command.environment)
+    _lock, forked_here = threading.Lock(), True  # the other was held when the server was forked
+    for each in compiling:
+        _running[False] = _Server(Channel(socket.socket(fileno=each)))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    status = int(importlib.import_module(command.module).main(command.words))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _close()
+    return status

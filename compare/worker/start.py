@@ -44,4 +44,5 @@ def _is_clean_command() -> bool:
     """Whether this process is ``python -m compare``, so it has only imported modules so far, and never read a
     variable that workers do not get: a fork has its memory."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "compare.__main__" and kept_variables() == dict(os.environ)
+    is_command = server.forked_here or (spec is not None and spec.name == "compare.__main__")
+    return is_command and kept_variables() == dict(os.environ)

@@ -28,8 +28,8 @@ def students(tmp_path: Path) -> Path:
     return folder
 
 
-def marks_of(work: Work, *parts: Part) -> Marks:
-    return Marks(work.name, work.lab.name, "a CPU", False, "2026-11-24", work.digest, parts)
+def marks_of(work: Work, *parts: Part, gpu: bool = False) -> Marks:
+    return Marks(work.name, work.lab.name, "a device", gpu, "2026-11-24", work.digest, parts)
 
 
 Mark = Callable[..., list[Marks]]
@@ -41,14 +41,17 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
     """Mark the class; what a student gets, or gets in turn, is in ``results``."""
 
     def marked(
-        results: dict[str, Part | BaseException | list[Part]], said: list[str] | None = None
+        results: dict[str, Part | BaseException | list[Part]],
+        said: list[str] | None = None,
+        *,
+        gpu: bool = False,
     ) -> list[Marks]:
         def correctness(work: Work, *_: object) -> Marks:
             (said if said is not None else []).append(f"ran {work.name}")
             result = results.get(work.name, PASSED)
             if isinstance(result, BaseException):
                 raise result
-            return marks_of(work, result.pop(0) if isinstance(result, list) else result)
+            return marks_of(work, result.pop(0) if isinstance(result, list) else result, gpu=gpu)
 
         monkeypatch.setattr(classroom, "correctness", correctness)
         monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
@@ -98,9 +101,9 @@ def test_what_is_undecided_is_marked_again(result: PartResult, mark: Mark) -> No
     assert said == ["ran alice"]
 
 
-def test_what_took_too_long_beside_others_is_tested_again_alone(mark: Mark) -> None:
+def test_on_a_gpu_what_took_too_long_beside_others_is_tested_again_alone(mark: Mark) -> None:
     said: list[str] = []
-    found = mark({"bob": [Part("x", 0, 2, "timeout", "20 s"), PASSED]}, said)
+    found = mark({"bob": [Part("x", 0, 2, "timeout", "20 s"), PASSED]}, said, gpu=True)
     assert [m.points for m in found] == [2, 2, 2]
     assert said[3:] == ["ran bob"]
 

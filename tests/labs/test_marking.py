@@ -178,7 +178,12 @@ def failed(reason: str, status: Status = "failed") -> tuple[Row, Row]:
         (failed("needs sm_100, this is sm_90", "unavailable"), "wrong", "your file refuses this case"),
         (failed("it needs a GPU: its kernels have no CPU version", "unavailable"), "wrong", "refuses"),
         (failed("it imports triton_impl.softmax: hand in your own code"), "refused", "own code"),
-        (failed(f"{NOT_SANITIZED}: no device"), "machine", "no device"),
+        (failed(f"{NOT_SANITIZED}: no driver"), "error", "no driver"),
+        (
+            (BASELINE, replace(MINE, status="failed", reason=f"{NOT_SANITIZED}: no device", by_judge=True)),
+            "machine",
+            "no device",
+        ),
         # the reference failed too
         ((FAULTY, replace(MINE, status="failed", reason="x")), "machine", "CUDA error"),
         ((BASELINE,), "error", "registers no implementation"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import made_up
 from compare.labs import running
-from compare.labs.running import Allowance, HandedIn, Stop, run
+from compare.labs.running import Allowance, HandedIn, Run, Stop, run
+from compare.model.result import Row
+from compare.worker.server import Forked
 
 CASE = "M=3,N=129,fp32"
 
@@ -62,23 +65,22 @@ def test_a_missing_barrier_is_wrong_on_the_labs_own_cases(barrier: str, status: 
 def test_after_an_interrupt_or_the_limit_no_process_is_left(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    stop = Stop()
+    started: list[Forked] = []
+    stop, wait = Stop(), Forked.wait
 
-    class Process(subprocess.Popen[bytes]):
-        def poll(self) -> int | None:
-            if not started:
-                started.append(self)
-                stop.is_set = how == "a stop"
-                if how == "Ctrl-C":
-                    raise KeyboardInterrupt
-            return super().poll()
+    def waiting(process: Forked, seconds: float) -> int | None:
+        if not started:
+            started.append(process)
+            stop.is_set = how == "a stop"
+            if how == "Ctrl-C":
+                raise KeyboardInterrupt
+        return wait(process, seconds)
 
-    monkeypatch.setattr(running.subprocess, "Popen", Process)
+    monkeypatch.setattr(Forked, "wait", waiting)
     seconds = 0.1 if how == "the limit" else 60.0
     with suppress(KeyboardInterrupt):
         assert running._command(["softmax", "--case", CASE], tmp_path / "stderr", seconds, stop) is None
-    assert started[0].returncode in (-15, -9, 3)
+    assert started[0].wait(0.0) in (-15, -9, 3)
 
 
 def test_once_stopped_or_used_up_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +91,30 @@ def test_once_stopped_or_used_up_nothing_runs(monkeypatch: pytest.MonkeyPatch) -
         done = run("softmax", [CASE], [], "cpu", 60.0, allowance=allowance)
         assert (done.comparison, done.refused) == (None, True)
         assert says in done.error
+
+
+def test_a_file_that_hung_is_not_run_again(tmp_path: Path) -> None:
+    """Neither for another task of its; a new allowance begins anew."""
+    file, allowance = HandedIn(tmp_path / "mine.py"), Allowance()
+    mine = Row("triton.mine", "naive", "ok")
+    late = replace(mine, status="failed", reason="it took longer than 20 s, the limit for loading its file")
+    for rows, hung in (((late, mine), False), ((late, late), True)):
+        cases = (made_up.case(CASE, (replace(mine, label="torch.eager"), row)) for row in rows)
+        done = Run(made_up.comparison(*cases))
+        assert bool(running._hung(done, ["triton.mine"])) == hung
+    allowance.hung[file.file] = running._hung(done, ["*.mine"])
+    again = run("softmax", [CASE], ["triton.mine"], "cpu", 60.0, file, allowance)
+    assert again.refused
+    assert "not run again: it took longer than 20 s" in again.error
+    allowance.start()
+    assert not allowance.hung
+
+
+def test_a_name_that_cannot_be_printed_is_a_sentence(tmp_path: Path) -> None:
+    file = HandedIn(tmp_path / "al\u202eice" / "mine.py")
+    done = run("softmax", [CASE], ["triton.mine"], "cpu", 60.0, file)
+    assert done.refused
+    assert "cannot be printed: rename it" in done.error
 
 
 @pytest.mark.thorough

@@ -76,6 +76,7 @@ def tried(what):
         return f"{type(error).__name__} {error}"
 
 ROOT, CLASS, OWN = map(Path, (%r, %r, %r))
+BUILDS = Path(os.environ["COMPARE_CACHE_SHARED"])
 found = {
     "kernel": tried(lambda: (ROOT / "triton_impl" / "softmax.py").read_text()),
     "relative": tried(lambda: open("triton_impl/softmax.py").read()),
@@ -84,6 +85,8 @@ found = {
     "git": tried(lambda: (ROOT / "pyproject.toml").read_text()),
     "classmate": tried(lambda: (CLASS / "bob" / "mine.py").read_text()),
     "zip": tried(lambda: (CLASS / "carol.zip").read_text()),
+    "build": tried(lambda: (BUILDS / "softmax_kernel.so").read_text()),
+    "runtime": tried(lambda: next(BUILDS.glob("libhost-*.so")).read_bytes() and "seen"),
     "import": tried(lambda: importlib.import_module("triton_impl" + ".softmax")),
     "own": tried(lambda: (OWN / "mine.py").read_text() and "seen"),
     "loader": tried(lambda: importlib.import_module("cuda_impl.loader") and "seen"),
@@ -113,6 +116,8 @@ MECHANISMS = [
 def test_a_worker_sees_its_own_files_only(
     mechanism: Isolation, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cache = tmp_path / "cache of builds"
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(cache))
     monkeypatch.setattr(isolation, "found", lambda: mechanism)
     monkeypatch.chdir(ROOT)
     file, bob = tmp_path / own / "mine.py", tmp_path / "bob" / "mine.py"
@@ -120,6 +125,7 @@ def test_a_worker_sees_its_own_files_only(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(LOOKS % (str(ROOT), str(tmp_path), str(file.parent)))
     hidden = own_code.hidden(file, tmp_path)
+    (cache / "softmax_kernel.so").write_text("a build of the project's")
     worker = Worker("triton.mine", torch.device("cpu"), 60.0, isolated=True, hidden=hidden)
     try:
         worker.ask(messages.Setup("cpu", worker.environment, ("triton_impl",)), "starting")
@@ -127,6 +133,6 @@ def test_a_worker_sees_its_own_files_only(
             worker.ask(messages.Load((str(file),), own_code=True), "loading its file")
     finally:
         worker.close()
-    said = str(raised.value)
+    said, shared = str(raised.value), "" if isolation.has_gpu() else " runtime"
     assert "ValueError at line" in said
-    assert ": loader mma op own" in said.replace("ImportError", " ")
+    assert f": loader mma op own{shared}" in said.replace("ImportError", " ")

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 
 from compare.sandbox.environment import kept
-from compare.worker.messages import Held, Load, Rest, Setup
+from compare.worker.messages import Error, Held, Load, Rest, Setup
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
 from processes import called_with, running, started, until
@@ -313,3 +313,26 @@ def test_a_malformed_message_is_blamed_on_who_wrote_it(message: bytes, worker: W
     ):
         worker.ask(Rest())
     assert not caught.value.retry
+
+
+def test_time_in_which_others_have_the_cores_does_not_count(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compare.worker.process.waited_s", lambda group: 60.0 * (group == worker.pid))
+    worker.timeout_s = 1.0
+    begin = time.monotonic()
+    with pytest.raises(Ended, match="took longer than 1 s"):
+        worker.ask(Load((written(tmp_path / "hangs.py", "import time\ntime.sleep(1000)\n"),)))
+    assert 2.0 <= time.monotonic() - begin < 30.0  # twice the limit at most
+
+
+def test_all_memory_is_filled_twice_only() -> None:
+    worker = Worker("test", CPU, 60.0, isolated=True)
+    error = Error("memory", "MemoryError", "too much", "", "")
+    try:
+        with pytest.raises(MemoryError, match="too much"):
+            worker._raise(error, None, "x")
+        with pytest.raises(Ended, match="out of memory 2 times, at last in x: too much"):
+            worker._raise(error, None, "x")
+    finally:
+        worker.close()

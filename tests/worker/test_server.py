@@ -100,3 +100,32 @@ def test_a_judge_that_is_gone_before_it_has_begun_is_no_error(tmp_path: Path) ->
     assert (tmp_path / "printed").read_text() == ""
     theirs.close()
     os.close(their_end)
+
+
+COMMAND = """
+import os, sys
+
+def main(words):
+    facts = os.environ["MINE"], os.getpgrp() == os.getpid(), len(os.listdir("/proc/self/fd"))
+    print(*words, *facts, file=sys.stderr)
+    return 7
+"""
+FORKING_IT = """
+import os
+from compare.sandbox.environment import kept_variables
+from compare.worker import server
+
+kept = [os.pipe() for _ in range(20)]
+command = server.Command("command", ("a", "b"), kept_variables() | {"MINE": "x"})
+print(server.fork_command(command, 2).wait(60.0))
+"""
+
+
+@pytest.mark.thorough
+def test_a_command_is_forked_with_its_own_variables_group_and_screen(tmp_path: Path) -> None:
+    (tmp_path / "command.py").write_text(COMMAND)
+    done = python("-c", FORKING_IT, PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
+    assert done.stdout.split() == ["7"], done.stderr
+    *words, descriptors = done.stderr.split()
+    assert words == ["a", "b", "x", "True"]
+    assert int(descriptors) < 12
