@@ -81,7 +81,7 @@ def check_left_behind(folder: Path) -> None:
     home = Path.home()
     places = [Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path("/run"), home, home / ".config", ROOT]
     assert [file for place in places if place.is_dir() for file in place.glob(f"*{TRACE}*")] == []
-    assert [*(folder / "temporary").glob("3ways-*")] == []
+    assert [*(folder / "temporary").glob("three-ways-*")] == []
     commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
     assert [command for command in commands if SLEEP in command] == []
 
