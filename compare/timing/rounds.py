@@ -47,9 +47,6 @@ MANY_OUTLIERS = 0.05
 """Share of a series from which a note counts its outliers."""
 
 
-_HOT_ATTEMPTS = 3
-"""Most measurements of a launch overhead; see `Plan.hot_spread`."""
-
 FAIR = 2.0
 """Most time of one implementation, as a multiple of an equal share; then it is left out of further rounds."""
 
@@ -68,9 +65,9 @@ class Plan:
     hot_s: float = 0.5
     """Most time of the calls back to back that measure launch overhead.  A row whose calls take longer has
     none: their number must not depend on GPU time, and beside 2 ms of GPU time no launch overhead matters."""
-    hot_spread: float = 0.05
-    """A launch overhead whose interval is wider is measured again, at most twice.  The lowest counts, because
-    other processes on the host only add to it."""
+    hot_again_s: float = 0.1
+    """They are repeated in as many warm rounds as fit into this.  The lowest reading counts, because other
+    processes on the host only add to it."""
     min_s: float = 0.5
     """Least duration: ten rounds of a small case would cover one moment of the card only."""
     tight: float = 0.01
@@ -137,6 +134,8 @@ class Entry:
     """Host time of a call and its GPU work at the beginning of timing, or a later cold time that is less."""
     host_us: float = 0.0
     """Host time of a call of its last warm sample."""
+    hot_s: float = 0.0
+    """Time of the calls that measured its launch overhead."""
     spent_s: float = 0.0
     """Cost of its samples so far."""
     has_graph: bool = False
@@ -287,7 +286,7 @@ class Rounds:
         return entry.call_ms > self.plan.slow_ms
 
     def _warm_up(self, until_s: float) -> None:
-        """Discarded rounds, with negative numbers; they tell how often to repeat a call.  Then launches."""
+        """Discarded rounds, with negative numbers; they tell how often to repeat a call."""
         plan, number = self.plan, -1
         while due := [each for each in self._active() if not self._is_slow(each)]:
             discarded = self._round(number, due)
@@ -299,9 +298,6 @@ class Rounds:
             number -= 1
             if self.clock.now_s() >= until_s:
                 break
-        for entry in self._shuffled(self._active()):
-            with self._contained(entry):
-                self._measure_launch(entry)
         for entry in self._active():
             entry.spent_s = 0.0
         if self.ceilings is not None:
@@ -342,6 +338,8 @@ class Rounds:
         reading = entry.timer.warm(number, entry.repeats)
         entry.host_us = reading.host_us
         samples["after_idle_us"] = round(reading.after_idle_us, 3)
+        if number >= 0:
+            self._measure_launch(entry)
         if entry.cold_only:
             return
         samples["warm_us"] = round(reading.gpu_us, 3)
@@ -351,20 +349,20 @@ class Rounds:
 
     def _measure_launch(self, entry: Entry) -> None:
         """Launch overhead, hot.  All other workers wait for a request meanwhile, or are stopped."""
-        plan, best = self.plan, None
-        for _ in range(_HOT_ATTEMPTS if entry.call_ms * HOT_TOTAL <= plan.hot_s * 1e3 else 0):
-            reading = entry.timer.hot(plan.hot_s)
-            if len(reading.host_us) < HOT_KEPT:
-                break
-            if best is None or _launch_us(reading) < _launch_us(best):
-                best = reading
-            if within(estimate(reading.host_us), plan.hot_spread):
-                break
-        if best is None:
-            entry.notes.append(f"launch overhead not measured: {HOT_TOTAL} calls take over {plan.hot_s:g} s")
+        limit_s, kept = self.plan.hot_s, entry.samples.get("hot_launch_us", [])
+        next_s = entry.call_ms * HOT_TOTAL / 1e3
+        if entry.hot_s and entry.hot_s + next_s > self.plan.hot_again_s:
             return
-        entry.samples["hot_launch_us"] = [round(us, 3) for us in best.host_us]
-        entry.samples["back_to_back_us"] = [round(us, 3) for us in best.back_to_back_us]
+        begin_s, reading = self.clock.now_s(), HotReading((), ())
+        if next_s <= limit_s:
+            reading = entry.timer.hot(limit_s)
+        entry.hot_s += self.clock.now_s() - begin_s
+        if len(reading.host_us) < HOT_KEPT:
+            entry.hot_s = math.inf
+            entry.notes.append(f"launch overhead not measured: {HOT_TOTAL} calls take over {limit_s:g} s")
+        elif not kept or statistics.median(reading.host_us) < statistics.median(kept):
+            entry.samples["hot_launch_us"] = [round(us, 3) for us in reading.host_us]
+            entry.samples["back_to_back_us"] = [round(us, 3) for us in reading.back_to_back_us]
 
     def _endure(self) -> None:
         for entry in self._shuffled(self._active()):
@@ -489,10 +487,6 @@ def release(error: BaseException) -> None:
     while link is not None:
         traceback.clear_frames(link.__traceback__)
         link = link.__context__
-
-
-def _launch_us(reading: HotReading) -> float:
-    return statistics.median(reading.host_us)
 
 
 def _first_line(error: BaseException) -> str:

@@ -198,7 +198,8 @@ def test_launch_overhead_does_not_depend_on_gpu_time(us: float) -> None:
     assert found.hot_launch_us.median == 7.0
     assert len(found.hot_launch_us.samples) * HOT_CALLS == 200
     assert found.back_to_back_us.median == max(7.0, us / 2)
-    assert world.log.count(("hot", "torch.eager")) == 1
+    readings = world.log.count(("hot", "torch.eager"))
+    assert readings == (10 if us < 100 else 1)
 
 
 @for_each("us, host_us, hot", [(2500.0, 7.0, 0), (100.0, 4000.0, 1), (20_000.0, 7.0, 0)])
@@ -216,17 +217,16 @@ def test_where_so_many_calls_take_too_long_there_is_no_launch_overhead(
 
 
 @for_each(
-    "noise, launch_us, readings", [((1.0,), 7.0, 1), ((3.0, 1.0), 7.0, 2), ((3.0, 2.0, 4.0, 1.0), 10.5, 3)]
+    "noise, launch_us", [((1.0,), 7.0), ((3.0, 1.0), 7.0), ((3.0,) * 3, 7.0), ((4.0, *(3.0,) * 9), 14.0)]
 )
-def test_a_launch_overhead_that_scatters_is_measured_again(
-    noise: tuple[float, ...], launch_us: float, readings: int
+def test_of_a_launch_overhead_that_scatters_the_lowest_reading_counts(
+    noise: tuple[float, ...], launch_us: float
 ) -> None:
-    """At most twice: the lowest counts, as other processes only add to it."""
+    """Other processes only add to it."""
     world = World()
     world.noisy_hot = list(noise)
-    found = timing(ran(world, eager(world)), "torch.eager")
+    found = timing(ran(world, eager(world, 10.0)), "torch.eager")
     assert found.hot_launch_us.median == launch_us
-    assert world.log.count(("hot", "torch.eager")) == readings
 
 
 def test_a_row_that_is_cold_only_has_no_warm_times() -> None:
