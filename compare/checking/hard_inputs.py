@@ -31,7 +31,7 @@ def by_kind(op: Op, dtype: str) -> tuple[list[Case], list[Case]]:
     Each part begins with cases that have the most traits that none before has.
     """
     cases = hard_cases(op)
-    full = [case for case in cases if 0 not in _sizes(op, case)]
+    full = [case for case in cases if not op.is_empty(case)]
     known: set[object] = set()
     first: list[Case] = []
     for some in (full, cases):
@@ -58,11 +58,6 @@ def _traits(op: Op, case: Case) -> Set[object]:
     kinds = [(name, size if size < 2 else size % 2, size.bit_length() // 4) for name, size in sizes]
     order = [(one, other, (m > n) - (m < n)) for (one, m), (other, n) in combinations(sizes, 2)]
     return {case.fill, case.layout, case.dtype, *op.options(case).items(), *kinds, *order}
-
-
-def _sizes(op: Op, case: Case) -> list[int]:
-    """Of its dimensions, without those that are options."""
-    return [size for name, size in case.dims if name not in op.options(case)]
 
 
 def _missing(op: Op, own: list[Case]) -> Iterator[Case]:

@@ -59,7 +59,7 @@ def _both(words: str, more: str) -> str:
     return f"{words.partition(':')[0]} and {more}"
 
 
-_OPTION = ": is this option read, and no index off by one?"
+_OPTION = ": is this option read? A mask: aligned at the right corner, no index off by one?"
 _DIFFER = ": is one taken for the other?"
 _TAIL = ": is the last tile lost (tail), or does its padding join a reduction?"
 
@@ -82,8 +82,8 @@ def _traits(op: Op, case: Case) -> Iterator[Trait]:
             has(lambda each: each.layout != "contiguous"),
             "strided inputs: are all strides read?",
         )
-    if 0 in case.shape:
-        yield has(lambda each: 0 in each.shape), "empty sizes: a grid of 0 blocks, or nothing to reduce"
+    if op.is_empty(case):
+        yield has(op.is_empty), "empty sizes: a grid of 0 blocks, or nothing to reduce"
     for name, value in op.options(case).items():
         shown = int(value) if isinstance(value, bool) else value
         yield has(partial(_option, op, name)), f"{name}={shown}{_OPTION}"

@@ -307,6 +307,11 @@ class Op:
         cost = self.cost(case)
         return cost.bytes <= CPU_CHECK_BYTES and cost.flops <= CPU_CHECK_FLOPS
 
+    def is_empty(self, case: Case) -> bool:
+        """Whether a size is 0; an option such as ``causal`` is none."""
+        options = self.options(case)
+        return any(size == 0 and name not in options for name, size in case.dims)
+
     def weights_of(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Its ``weights`` among the inputs."""
         names = re.findall(r"(\w+)\[", self.signature.rpartition("->")[0])

@@ -88,7 +88,7 @@ def cases_of(op: Op) -> list[list[Case]]:
     cases = [
         case
         for case in dict.fromkeys((*op.cases.smoke, *op.cases.edge))
-        if 0 not in case.shape and case.fill == "normal" and is_small(op, case)
+        if not op.is_empty(case) and case.fill == "normal" and is_small(op, case)
     ]
     cases.sort(key=lambda case: op.cost(case).bytes)
     contiguous = [case for case in cases if case.layout == "contiguous"]

@@ -9,11 +9,14 @@ import torch
 
 from compare import registry
 from compare.checking.check import check
-from compare.checking.hard_inputs import hard_cases, is_small, is_valid, neighbour, variants
+from compare.checking.hard_inputs import by_kind, hard_cases, is_small, is_valid, neighbour, variants
 from compare.checking.hints import hint_of
 from compare.device import supports
-from compare.model.op import case
-from tests.support import case_sets
+from compare.model.op import Case, case
+from compare.model.result import Agreement
+from compare.worker.hard_inputs import each_hard_input
+from compare.worker.process import Raised
+from tests.support import case_sets, made_up
 from tests.support.loaded_files import compared, rows_of
 from tests.support.loops import for_each
 
@@ -57,6 +60,34 @@ def test_a_hint_names_what_the_wrong_cases_have_in_common(wrong: object, hint: s
     assert hint in found, found
     assert bool(hint) == bool(found), found
     assert hint_of(op, cases, []) == ""
+
+
+def test_an_option_of_0_makes_no_case_empty() -> None:
+    """An error on it is a mistake: only without elements an error is a refusal."""
+    op, right = registry.get_op("attention"), made_up.AGREEMENT
+
+    def raises(each: Case) -> Agreement:
+        if each["causal"] == 0 or op.is_empty(each):
+            raise Raised("ValueError", "causal only")
+        return right
+
+    result = each_hard_input(op, [op.cases.default], raises, 60.0)
+    assert result.failed
+    assert not any(op.is_empty(each) for each in result.failed)
+
+
+@every_op
+def test_few_hard_cases_have_every_kind(name: str) -> None:
+    op = registry.get_op(name)
+    cases = hard_cases(op)
+    for dtype in op.dtypes:
+        first, others = by_kind(op, dtype)
+        assert sorted(map(str, (*first, *others))) == sorted(map(str, cases))
+        assert len(first) <= 25
+        for trait in (lambda c: c.fill, lambda c: c.layout, lambda c: c.dtype, lambda c: str(op.options(c))):
+            assert set(map(trait, first)) == set(map(trait, cases))
+        # Of this dtype: a kernel may take no other.
+        assert {c.layout for c in first if c.dtype == dtype} == {c.layout for c in cases}
 
 
 HEAD = """import numpy as np

@@ -143,7 +143,7 @@ def test_small_cases_of_two_layouts_are_run(name: str) -> None:
     op = registry.get_op(name)
     contiguous, largest, *others = cases_of(op)
     assert largest == contiguous[::-1]
-    assert all(0 not in case.shape for cases in (contiguous, *others) for case in cases)
+    assert not any(op.is_empty(case) for cases in (contiguous, *others) for case in cases)
     assert {case.dtype for case in contiguous} == set(op.dtypes)
 
 
