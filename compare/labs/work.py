@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from compare.code_size.sources import USER_FILE_BYTES
@@ -20,6 +21,8 @@ from compare.registry import ROOT
 from compare.sandbox.words import printable
 
 ANSWERS = "answers.toml"
+_CODE = (".py", ".cu", ".cuh", ".h")
+_MOST_FILES = 1000
 STARTED_FROM = '"where this project is"'
 """In a notebook: `start` writes this project's folder there."""
 
@@ -53,9 +56,11 @@ class Work:
 
     @property
     def digest(self) -> str:
-        """Changes with any file that counts (the tasks' files, the answers, the lab's description) and with
-        this project's version."""
+        """Changes with any file that counts (the tasks' files, what they may import or include, the answers,
+        the lab's description) and with this project's version."""
         names = [ANSWERS, *(task.file for task in self.lab.task)]
+        files = sorted(islice(self.folder.rglob("*"), _MOST_FILES))
+        names += [file.relative_to(self.folder).as_posix() for file in files if file.suffix in _CODE]
         texts = [project_commit() or "", read_bytes(self.lab.path).hex()]
         for name in names:
             try:

@@ -64,5 +64,8 @@ def test_the_digest_changes_with_what_counts(mine: Path) -> None:
     before = read_folder(mine).digest
     (mine / "notes.txt").write_text("nothing")
     assert read_folder(mine).digest == before
-    (mine / "cuda_add.py").write_text("else")
-    assert read_folder(mine).digest != before
+    for name in ("cuda_add.py", "tiles.py", "common/tile.cuh"):
+        (mine / name).parent.mkdir(exist_ok=True)
+        (mine / name).write_text("else")
+        assert read_folder(mine).digest != before
+        before = read_folder(mine).digest
