@@ -23,11 +23,10 @@ from filelock import FileLock, Timeout
 
 from compare.model.op import UsageError
 from compare.model.result import WRONG, CaseComparison, Comparison, Estimate, Provenance, Row
+from compare.places import RECORDS, RESULTS
 from compare.records.encoding import decode, encode, write_whole
 from compare.records.reading import read_text
-from compare.registry import ROOT
 
-RESULTS = ROOT / "results"
 SCHEMA: Literal[3] = 3
 _SCHEMA_OF = re.compile(r'\s*\{\s*"schema":\s*(\d{1,9})\b')
 _ROW_DEPTH = 6
@@ -232,9 +231,15 @@ def filtered(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:
     )
 
 
+def files_in(root: Path = RESULTS, pattern: str = "*/*.json") -> list[Path]:
+    """The records in a folder: of an installed copy the user's, then those that came with it."""
+    roots = (RESULTS, RECORDS) if root == RESULTS != RECORDS else (root,)
+    return [path for each in roots for path in sorted(each.glob(pattern))]
+
+
 def runs_of(op: str, root: Path = RESULTS) -> list[Comparison]:
     """Every recorded run of ``op`` on any device, newest first."""
-    runs = [run for path in sorted(root.glob(f"*/{op}.json")) for run in read(path)]
+    runs = [run for path in files_in(root, f"*/{op}.json") for run in read(path)]
     return sorted(runs, key=lambda run: run.created, reverse=True)
 
 
