@@ -31,6 +31,7 @@ class BuildPackages(build_py):
         super().run()
         if self.editable_mode:  # the checkout is read
             return
+        shutil.rmtree(Path(self.build_lib, "compare", "data"), ignore_errors=True)  # of an older build
         for file in self.get_finalized_command("egg_info").filelist.files:
             if file.startswith(DATA):
                 target = Path(self.build_lib, "compare", "data", file)

@@ -23,7 +23,8 @@ from filelock import FileLock, Timeout
 
 from compare.model.op import UsageError
 from compare.model.result import WRONG, CaseComparison, Comparison, Estimate, Provenance, Row
-from compare.places import RECORDS, RESULTS
+from compare.places import RECORDS
+from compare.places import RESULTS as RESULTS
 from compare.records.encoding import decode, encode, write_whole
 from compare.records.reading import read_text
 
@@ -44,7 +45,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class _Document:
+class Document:
     schema: Literal[3]
     runs: tuple[Comparison, ...]
 
@@ -96,7 +97,7 @@ def loads(text: str, origin: str = "the text") -> tuple[Comparison, ...]:
         document = json.loads(text, parse_int=_whole)
         _check_printable(text)
         # Names that the schema does not have are ignored: a later version may add a figure.
-        return decode(_Document, document).runs
+        return decode(Document, document).runs
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{origin} is damaged, or not written by --json or --record: {error}. git checkout restores "

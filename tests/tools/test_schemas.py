@@ -1,0 +1,50 @@
+"""The JSON Schema files: current, and what the commands write is what they describe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import made_up
+from compare import cli
+from compare.records import archive
+from compare.registry import ROOT
+from tools.docs import schemas
+
+
+@pytest.mark.parametrize("path", list(schemas.every_schema()), ids=lambda path: path.stem)
+def test_a_schema_is_current(path: Path) -> None:
+    assert (ROOT / path).read_text() == schemas.every_schema()[path](), "make docs writes it"
+
+
+def check(name: str, document: Any) -> None:
+    jsonschema.Draft202012Validator(schemas.schema(name)).validate(document)
+
+
+def test_a_record_is_as_its_schema_says() -> None:
+    smallest = min(archive.RESULTS.glob("*/*.json"), key=lambda path: path.stat().st_size)
+    check("comparison", json.loads(smallest.read_text()))
+
+
+def test_a_figure_that_is_no_number_is_in_the_schema_and_a_missing_field_is_not() -> None:
+    document = json.loads(archive.dumps([made_up.comparison(made_up.case("M=7,N=7,fp32"))]))
+    document["runs"][0]["environment"]["memory_bytes"] = 1
+    check("comparison", document)
+    del document["runs"][0]["op"]
+    with pytest.raises(jsonschema.ValidationError, match="'op' is a required property"):
+        check("comparison", document)
+
+
+def test_a_map_and_a_diff_are_as_their_schemas_say(tmp_path: Path) -> None:
+    smallest = min(archive.RESULTS.glob("*/*.json"), key=lambda path: path.stat().st_size)
+    for name, words in {
+        "map": ["map", "--records", str(smallest)],
+        "diff": ["diff", str(smallest), str(smallest)],
+    }.items():
+        file = tmp_path / f"{name}.json"
+        assert cli.main([*words, "--json", str(file)]) == 0
+        check(name, json.loads(file.read_text()))
