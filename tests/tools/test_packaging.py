@@ -54,7 +54,6 @@ def files_in(wheel: Path) -> set[str]:
     return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
 
-@pytest.mark.thorough
 def test_a_wheel_has_the_packages_and_what_they_read_and_nothing_compiled(wheel: Path) -> None:
     names = tracked()
     code = {name for name in names if name.startswith(PACKAGES)}
@@ -94,12 +93,12 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
 
 @pytest.mark.exhaustive
 def test_an_installed_copy_works_in_an_empty_folder(run: Callable[..., str]) -> None:
-    assert f"{len(list((ROOT / 'ops').glob('[a-z]*.py')))} ops" in run("-m", "compare", "map")
+    assert f"of {len(list((ROOT / 'ops').glob('[a-z]*.py')))} ops" in run("-m", "compare", "map")
     assert "X/answers.toml" in run("-m", "compare", "lab", "start", "01", "X")
     assert "0 of 11 points" in run("-m", "compare", "lab", "check", "X", status=1)
     assert "give --into DIR" in run("-m", "compare", "new-op", "squared", status=2)
     assert "D/ops/squared.py" in run("-m", "compare", "new-op", "squared", "--into", "D")
-    speeds = run("-m", "compare", "vector_add", "--only", "torch.eager", "cupy.*")
+    speeds = run("-m", "compare", "vector_add", "--only", "cupy.*")
     assert "times recorded on" in speeds
     assert "CORRECT" in speeds
 

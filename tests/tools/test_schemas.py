@@ -1,4 +1,4 @@
-"""The JSON Schema files: current, and what the commands write is what they describe."""
+"""The JSON Schema files describe what the commands write."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ import pytest
 import made_up
 from compare import cli
 from compare.records import archive
-from compare.registry import ROOT
 from tools.docs import schemas
-
-
-@pytest.mark.parametrize("path", list(schemas.every_schema()), ids=lambda path: path.stem)
-def test_a_schema_is_current(path: Path) -> None:
-    assert (ROOT / path).read_text() == schemas.every_schema()[path](), "make docs writes it"
 
 
 def check(name: str, document: Any) -> None:

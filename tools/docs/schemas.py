@@ -30,9 +30,8 @@ _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity
 def schema(name: str) -> dict[str, Any]:
     """The schema of what one command writes."""
     title, kind = _WRITTEN[name]
-    made = msgspec.json.schema(kind, schema_hook=_text)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return head | _with_numbers(made)
+    made: dict[str, Any] = _with_numbers(msgspec.json.schema(kind, schema_hook=_text))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **made}
 
 
 def _text(kind: type) -> dict[str, str]:
@@ -43,11 +42,8 @@ def _text(kind: type) -> dict[str, str]:
 
 def _with_numbers(part: Any) -> Any:
     if isinstance(part, dict):
-        return (
-            _NUMBER
-            if part == {"type": "number"}
-            else {key: _with_numbers(each) for key, each in part.items()}
-        )
+        rest = {key: _with_numbers(each) for key, each in part.items() if (key, each) != ("type", "number")}
+        return rest if len(rest) == len(part) else _NUMBER | rest
     return [_with_numbers(each) for each in part] if isinstance(part, list) else part
 
 
