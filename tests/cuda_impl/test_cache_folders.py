@@ -87,5 +87,5 @@ def test_cuda_rows_run_where_home_cannot_be_written(shared: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "CORRECT  2 of 2 match" in done.stdout
+    assert "CORRECT  3 of 3 match" in done.stdout
     assert list(shared.glob("gpu-three-ways-*/compare/vector_add-host-*.so"))

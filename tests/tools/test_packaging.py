@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import made_up
+from compare import cli, places
+from compare.records import archive
 from compare.registry import ROOT
 
 PACKAGES = ("compare/", "cuda_impl/", "ops/", "torch_impl/", "triton_impl/")
@@ -59,6 +63,35 @@ def test_a_wheel_has_the_packages_and_what_they_read_and_nothing_compiled(wheel:
     code = {name for name in names if name.startswith(PACKAGES)}
     assert files_in(wheel) == code | {f"compare/data/{name}" for name in names if name.startswith(DATA)}
     assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_the_citation_names_this_version() -> None:
+    assert re.findall(r"(?m)^version: (.+)$", (ROOT / "CITATION.cff").read_text()) == [cli.VERSION]
+
+
+def test_an_installed_copy_reads_its_own_records_and_the_user_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed, users = tmp_path / "installed", tmp_path / "user"
+    monkeypatch.setattr(archive, "RECORDS", installed)
+    monkeypatch.setattr(archive, "RESULTS", users)
+    run = made_up.comparison(made_up.case("M=7,N=7,fp32"))
+    files = [archive.record(run, folder) for folder in (users, installed)]
+    assert archive.files_in(users) == files
+    assert archive.runs_of(run.op, users) == 2 * archive.runs_of(run.op, installed)
+
+
+def test_an_installed_copy_says_what_it_cannot_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(places, "IS_CHECKOUT", False)
+    assert cli.main(["new-op", "squared"]) == 2
+    assert re.search("this copy is installed.* give --into DIR", capsys.readouterr().err)
+    assert cli.main(["new-op", "squared", "--into", str(tmp_path)]) == 0
+    assert "the same folders of a checkout" in capsys.readouterr().out
+    monkeypatch.setattr(cli, "_module_of", lambda command: __import__("no_such_package"))
+    assert cli.main(["list"]) == 2
+    assert f"-m pip install -r {places.DATA / 'requirements.txt'}; " in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

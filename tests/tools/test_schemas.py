@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import made_up
 from compare import cli
 from compare.records import archive
+from compare.registry import ROOT
 from tools.docs import schemas
 
 
@@ -42,3 +46,17 @@ def test_a_map_and_a_diff_are_as_their_schemas_say(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.json"
         assert cli.main([*words, "--json", str(file)]) == 0
         check(name, json.loads(file.read_text()))
+
+
+@pytest.mark.exhaustive
+def test_marks_and_programs_are_as_their_schemas_say(tmp_path: Path) -> None:
+    for name, words in {
+        "start": ["lab", "start", "01", "X"],
+        "grade": ["grade", "X", "--json", "grade.json"],
+        "aot": ["aot", "vector_add", "--only", "triton.blocked", "--out", "out", "--json", "aot.json"],
+    }.items():
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "compare", *words]
+        subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=False)
+        if name != "start":
+            check(name, json.loads((tmp_path / f"{name}.json").read_text()))
