@@ -13,10 +13,12 @@ try:
 
     begin_again_without_others()
     from compare.sandbox import scratch
+    from cuda_impl import cache_folders
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)  # as Ctrl-C: results so far are kept
+    cache_folders.begin()
     scratch.begin()
     from compare.cli import main
 

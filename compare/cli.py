@@ -9,6 +9,7 @@ import importlib
 import os
 import platform
 import re
+import shlex
 import signal
 import sys
 import textwrap
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TextIO
 
-from compare import registry
+from compare import places, registry
 from compare.command_line import options, outputs
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.op import UsageError
@@ -157,9 +158,8 @@ def _explained(error: Exception) -> str:
     lacking = error.name if isinstance(error, ModuleNotFoundError) else None
     if lacking and not (registry.ROOT / lacking.partition(".")[0]).exists():  # not one of our own
         return (
-            f"this Python, {sys.executable}, has no module {lacking!r}: run 'make install' in "
-            f"{registry.ROOT}, then 'source .venv/bin/activate'; 'python -m compare doctor' lists all "
-            "that is missing"
+            f"this Python, {sys.executable}, has no module {lacking!r}: {_how_to_install()}; "
+            "'python -m compare doctor' lists all that is missing"
         )
     kind = type(error).__name__
     for file in _files_of_ops(error):
@@ -173,6 +173,13 @@ def _explained(error: Exception) -> str:
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.name == "OP":
         return f"{error.obj.__file__} has no OP: name the op's description so, OP = Op(...)"
     return f"an error of the tool itself, {kind}: {error}. COMPARE_TRACEBACK=1 shows where; please report it"
+
+
+def _how_to_install() -> str:
+    if places.IS_CHECKOUT:
+        return f"run 'make install' in {places.ROOT}, then 'source .venv/bin/activate'"
+    command = (sys.executable, "-m", "pip", "install", "-r", str(places.DATA / "requirements.txt"))
+    return shlex.join(command)
 
 
 def _files_of_ops(error: Exception) -> list[Path]:

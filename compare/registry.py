@@ -36,11 +36,11 @@ from compare.model.op import (
     Tolerance,
     UsageError,
 )
+from compare.places import ROOT as ROOT
 
 if TYPE_CHECKING:
     import torch
 
-ROOT = Path(__file__).resolve().parent.parent
 IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "cuda_impl.rawkernel"]
 """None of them in a worker of a lab's hand-in."""
 

@@ -28,7 +28,7 @@ import pybind11
 from cuda import pathfinder
 from filelock import FileLock, Timeout
 
-from cuda_impl import flags
+from cuda_impl import cache_folders, flags
 from cuda_impl.source import advice, by_users_lines, errors_in, for_host
 
 PYBIND = flags.KERNELS.parent / "pybind"
@@ -177,6 +177,7 @@ def cupy() -> Any:
     Raises:
         BuildError: the folder cannot be created.
     """
+    cache_folders.begin()
     try:
         return importlib.import_module("cupy")
     except OSError as error:
@@ -189,12 +190,12 @@ def cupy() -> Any:
 
 
 def cache_dir() -> Path:
-    """``$COMPARE_CACHE_DIR`` or ``~/.cache/gpu-three-ways``, created if necessary.
+    """``$COMPARE_CACHE_DIR`` or ``~/.cache/gpu-three-ways``, created if necessary: `cache_folders`.
 
     Raises:
         BuildError: it is not writable.
     """
-    path = Path(os.environ.get("COMPARE_CACHE_DIR") or Path.home() / ".cache" / "gpu-three-ways")
+    path = cache_folders.folder("COMPARE_CACHE_DIR")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,6 +15,7 @@ import torch
 from compare.command_line.status import SUCCESS, USAGE
 from compare.commands import doctor
 from compare.commands.doctor import Capability
+from compare.registry import ROOT
 from loops import for_each
 
 build = pytest.importorskip("cuda_impl.build")
@@ -104,7 +105,8 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
 
 
 def test_results_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    monkeypatch.setattr(doctor, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(doctor, "RECORDS", tmp_path / "results")
     missing = found("results")
     assert (missing.ok, missing.fix) == (False, f"mkdir -p {tmp_path / 'results'}")
     (tmp_path / "results" / "card").mkdir(parents=True)
@@ -169,8 +171,8 @@ def test_the_exit_status_says_whether_anything_needed_is_missing(
 
 def test_without_any_package_there_is_a_table_too() -> None:
     words = [sys.executable, "-S", "-m", "compare", "doctor"]  # without site-packages
-    environment = {**os.environ, "PYTHONPATH": str(doctor.ROOT)}
-    done = subprocess.run(words, cwd=doctor.ROOT, env=environment, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "")
     assert re.search(rf"(?m)^ok +Python +everything +[\d.]+ at {re.escape(sys.executable)}$", done.stdout)
     assert re.search(r"(?m)^MISSING  PyTorch +the torch way, .*No module named 'torch'$", done.stdout)

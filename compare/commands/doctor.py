@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from compare.command_line import options, status
 from compare.model.op import UsageError
-from compare.registry import ROOT
+from compare.places import DATA, IS_CHECKOUT, RECORDS, RESULTS
 from compare.report import plots
 from compare.report.steps import Steps, steps
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from compare.model.result import Calibration
 
 PIP = f"{shlex.quote(sys.executable)} -m pip install"
-REQUIREMENTS = f"{PIP} -r {shlex.quote(str(ROOT / 'requirements.txt'))}"
+REQUIREMENTS = f"{PIP} -r {shlex.quote(str(DATA / 'requirements.txt'))}"
 CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torch>=2.11'"
 
 GXX = "sudo apt-get install -y g++ make  # dnf, zypper: gcc-c++ make; pacman: gcc make"
@@ -262,11 +262,13 @@ def _calibration() -> str:
 
 
 def _results() -> str:
-    folder = ROOT / "results"
-    if not folder.is_dir():
-        raise Missing(f"no {folder}", f"mkdir -p {shlex.quote(str(folder))}")
-    _writable(folder)
-    records = sorted({record.parent.name for record in folder.glob("*/*.json")})
+    if not IS_CHECKOUT:
+        with suppress(OSError):
+            RESULTS.mkdir(parents=True, exist_ok=True)
+    if not RESULTS.is_dir():
+        raise Missing(f"no {RESULTS}", f"mkdir -p {shlex.quote(str(RESULTS))}")
+    _writable(RESULTS)
+    records = sorted({record.parent.name for each in {RECORDS, RESULTS} for record in each.glob("*/*.json")})
     return f"records of {', '.join(records)}" if records else "no records yet"
 
 
@@ -334,9 +336,7 @@ _CHECKS = (
     Check("isolation", "files given with --load", _isolation, "", True),
     Check("cache", "compiled kernels between runs", lambda: _writable(_built("cache_dir")), _CACHE),
     Check("calibration", "what counts as a difference in speed", _calibration, _CALIBRATE, True),
-    Check(
-        "results", "recorded speeds; --record writes here", _results, f"chmod u+w '{ROOT / 'results'}'", True
-    ),
+    Check("results", "recorded speeds; --record writes here", _results, f"chmod u+w '{RESULTS}'", True),
 )
 
 

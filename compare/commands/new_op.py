@@ -19,11 +19,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from compare import registry
+from compare import places, registry
 from compare.command_line import options, status
 from compare.model.op import UsageError
 
-EXAMPLE = registry.ROOT / "examples" / "new_op"
+EXAMPLE = places.DATA / "examples" / "new_op"
 """A tree like the project's; every file is named after the folder, and names the op so."""
 
 
@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--into",
         type=Path,
-        default=registry.ROOT,
         metavar="DIR",
         help="the folder that gets the files, each in its subfolder (default: this project)",
     )
@@ -42,7 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the files of the op ``arguments.name`` below ``--into``; the exit status."""
     if arguments.name is None:
         raise UsageError("new-op takes a name: python -m compare new-op NAME")
-    return write(arguments.name, arguments.into)
+    if arguments.into is None and not places.IS_CHECKOUT:
+        raise UsageError(
+            f"new-op {arguments.name}: this copy is installed, and the next version would replace its files: "
+            "give --into DIR, or run this in a checkout"
+        )
+    return write(arguments.name, arguments.into or places.ROOT)
 
 
 def write(name: str, into: Path) -> int:
@@ -50,6 +54,7 @@ def write(name: str, into: Path) -> int:
     files = {
         into / path.relative_to(EXAMPLE).with_name(path.name.replace(EXAMPLE.name, name)): path
         for path in sorted(EXAMPLE.rglob(f"{EXAMPLE.name}.*"))
+        if path.parent.name != "__pycache__"  # pip compiles what it installs
     }
     for file in files:
         if file.exists():
@@ -83,8 +88,9 @@ def _check(name: str) -> None:
 
 
 def _next(name: str, into: Path) -> str:
-    if into.resolve() != registry.ROOT:
-        return f"Next: move them into the same folders of {registry.ROOT}. Then: python -m compare {name}"
+    if into.resolve() != places.ROOT:
+        project = places.ROOT if places.IS_CHECKOUT else "a checkout"
+        return f"Next: move them into the same folders of {project}. Then: python -m compare {name}"
     return (
         f"Next:\n  python -m compare {name}   every row is correct\n"
         f"  change ops/{name}.py, then a way at a time; docs/adding-an-op.md says how"

@@ -44,7 +44,7 @@ def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = arch
         UsageError: nothing is recorded.
     """
     folders: dict[str, list[Path]] = {}
-    for file in sorted(root.glob("*/*.json")):
+    for file in archive.files_in(root):
         folders.setdefault(file.parent.name, []).append(file)
     if not folders:
         raise UsageError(f"nothing is recorded in {root.name}/: on a machine with a GPU, run {RECORD_IT}")

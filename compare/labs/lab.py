@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from compare import registry
+from compare import places, registry
 from compare.model.op import ARCHITECTURE, Case, Op, UsageError
 from compare.records.encoding import decode, encode
 from compare.records.reading import read_text
@@ -23,7 +23,7 @@ else:
 
 T = TypeVar("T")
 
-FOLDER = registry.ROOT / "labs"
+FOLDER = places.DATA / "labs"
 SOLUTIONS = FOLDER / "solutions"
 _LABS = "[0-9][0-9]_*/lab.toml"
 RUBRIC = "rubric.toml"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compare.pipeline.records import CacheEntry, Opened
 from compare.sandbox.scratch import inductor_cache
-from cuda_impl import build
+from cuda_impl import build, cache_folders
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,16 @@ class Cache:
 
     variable: str
     """The environment variable that sets the folder."""
-    usual: str
-    """The folder where it is not set."""
+    usual: str = ""
+    """The folder where it is not set; empty: as `cuda_impl.cache_folders` says."""
     made_of: str = ""
     """What a key is a hash of; empty: unknown, or said of each entry."""
 
     @property
     def folder(self) -> Path:
         """It need not exist."""
+        if not self.usual:
+            return cache_folders.folder(self.variable)
         return Path(os.environ.get(self.variable) or self.usual).expanduser()
 
     def size(self) -> tuple[int, int]:
@@ -43,18 +45,18 @@ class Cache:
 def caches() -> dict[str, Cache]:
     """Every cache that a comparison may meet, by whose it is."""
     return {
-        "Triton": Cache("TRITON_CACHE_DIR", f"{os.environ.get('TRITON_HOME') or '~'}/.triton/cache"),
+        "Triton": Cache("TRITON_CACHE_DIR"),
         "cupy": Cache(
             "CUPY_CACHE_DIR",
-            "~/.cupy/kernel_cache",
+            "",
             "the source's text, which includes headers by name only; all options, among them the "
             "architecture and a hash of those headers; NVRTC's version and cupy's; the names of the kernels",
         ),
         "torch.compile": Cache("TORCHINDUCTOR_CACHE_DIR", inductor_cache(tempfile.gettempdir())),
-        "CUDA driver": Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache"),
+        "CUDA driver": Cache("CUDA_CACHE_PATH"),
         "this project": Cache(
             "COMPARE_CACHE_DIR",
-            "~/.cache/gpu-three-ways",
+            "",
             "the text, and that of all it includes; the compiler's path, size and date, or NVRTC's version; "
             "all flags; of a module pybind11's version",
         ),

@@ -23,11 +23,11 @@ from filelock import FileLock, Timeout
 
 from compare.model.op import UsageError
 from compare.model.result import WRONG, CaseComparison, Comparison, Estimate, Provenance, Row
+from compare.places import RECORDS
+from compare.places import RESULTS as RESULTS
 from compare.records.encoding import decode, encode, write_whole
 from compare.records.reading import read_text
-from compare.registry import ROOT
 
-RESULTS = ROOT / "results"
 SCHEMA: Literal[3] = 3
 _SCHEMA_OF = re.compile(r'\s*\{\s*"schema":\s*(\d{1,9})\b')
 _ROW_DEPTH = 6
@@ -45,7 +45,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class _Document:
+class Document:
     schema: Literal[3]
     runs: tuple[Comparison, ...]
 
@@ -97,7 +97,7 @@ def loads(text: str, origin: str = "the text") -> tuple[Comparison, ...]:
         document = json.loads(text, parse_int=_whole)
         _check_printable(text)
         # Names that the schema does not have are ignored: a later version may add a figure.
-        return decode(_Document, document).runs
+        return decode(Document, document).runs
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{origin} is damaged, or not written by --json or --record: {error}. git checkout restores "
@@ -232,9 +232,15 @@ def filtered(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:
     )
 
 
+def files_in(root: Path = RESULTS, pattern: str = "*/*.json") -> list[Path]:
+    """The records in a folder: of an installed copy the user's, then those that came with it."""
+    roots = (RESULTS, RECORDS) if root == RESULTS != RECORDS else (root,)
+    return [path for each in roots for path in sorted(each.glob(pattern))]
+
+
 def runs_of(op: str, root: Path = RESULTS) -> list[Comparison]:
     """Every recorded run of ``op`` on any device, newest first."""
-    runs = [run for path in sorted(root.glob(f"*/{op}.json")) for run in read(path)]
+    runs = [run for path in files_in(root, f"*/{op}.json") for run in read(path)]
     return sorted(runs, key=lambda run: run.created, reverse=True)
 
 

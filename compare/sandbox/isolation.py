@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from compare.sandbox import kernel, scratch
 from compare.sandbox.limits import close_all_but, limit
+from cuda_impl import cache_folders
 
 PRIVATE_BYTES = 1 << 30
 """Size of the private folder."""
@@ -156,7 +157,7 @@ _FOLDERS = {
 
 def environment(private: Path) -> dict[str, str]:
     """Variables that send what compilers and libraries write into the private folder."""
-    shared = os.environ.get("COMPARE_CACHE_DIR") or str(Path.home() / ".cache" / "gpu-three-ways")
+    shared = str(cache_folders.folder("COMPARE_CACHE_DIR"))
     folders = {name: str(private / folder) for name, folder in _FOLDERS.items()}
     programs = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)  # ninja, of a package
     # cupy 14.2 reads CUPY_CACHE_DIR when it is imported, and that was before the isolation.

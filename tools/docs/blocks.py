@@ -48,6 +48,7 @@ from tools.docs import (
     overview,
     pictures,
     quantization,
+    schemas,
     timing,
 )
 from tools.docs.toolchain_variables import examples
@@ -78,7 +79,7 @@ PICTURES: dict[Path, Callable[[], str]] = {
     **pictures.pictures(),
 }
 """Drawn files, relative to the root."""
-FILES = {**PICTURES, **notebooks.every_notebook()}
+FILES = {**PICTURES, **notebooks.every_notebook(), **schemas.every_schema()}
 """All that are generated whole."""
 
 
