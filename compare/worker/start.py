@@ -30,14 +30,24 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     if server.likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"
     # Start-up: this imports PyTorch, which --help does not need, and with which the server is forked.
-    from compare.device import pick
+    from compare.device import imported_torch, pick
 
+    imported_torch()
     server.start(ops, from_here=_is_clean_command())
     picked = pick(device)
     if picked.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     server.start(ops)
     return picked
+
+
+def architecture(device: str) -> str | None:
+    """The architecture of the device of that name, as ``sm_90``; None: it is a CPU."""
+    if server.likely_cpu(device):
+        return None
+    from compare.device import arch, driver_arch, pick
+
+    return (driver_arch() if device == "auto" else None) or arch(pick(device))
 
 
 def _is_clean_command() -> bool:
