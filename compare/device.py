@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -84,30 +83,6 @@ def gpu_name() -> str | None:
     """Of the GPU that is used where none is named; None: there is none."""
     torch = imported_torch()
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
-
-
-def driver_arch() -> str | None:
-    """`arch` of the first GPU, from its driver; None where that, or PyTorch, is not built for one."""
-    version = importlib.util.find_spec("torch")
-    text = Path(str(version.origin)).with_name("version.py").read_text() if version else ""
-    if not re.search(r"(?m)^cuda\b.*= *['\"]", text):
-        return None
-    with suppress(Exception):
-        from cuda.bindings import driver
-
-        driver.cuInit(0)
-        error, device = driver.cuDeviceGet(0)
-        names = driver.CUdevice_attribute
-        major, minor = (
-            driver.cuDeviceGetAttribute(attribute, device)[1]
-            for attribute in (
-                names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )
-        )
-        if not error:
-            return f"sm_{major}{minor}"
-    return None
 
 
 def pick(name: str = "auto") -> torch.device:

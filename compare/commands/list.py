@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compare import registry
-from compare.command_line import options, status
+from compare.command_line import installed, options, status
 from compare.model.op import LIBRARY, ROUTES, UsageError
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what the arguments ask for; the exit status."""
     # Start-up: --help needs neither a table nor a GPU's name.
     from compare.report import terminal
-    from compare.worker.start import architecture, prepare
+    from compare.worker.start import prepare
 
     if arguments.load:
         prepare(arguments.device)
-    here = architecture(arguments.device)
+    here = installed.architecture(arguments.device)
     ops = _with_users_files(arguments) if arguments.load else _of_the_project(arguments.only)
     known = [op.name for op in ops]
     for name in arguments.ops:

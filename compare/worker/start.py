@@ -41,15 +41,6 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     return picked
 
 
-def architecture(device: str) -> str | None:
-    """The architecture of the device of that name, as ``sm_90``; None: it is a CPU."""
-    if server.likely_cpu(device):
-        return None
-    from compare.device import arch, driver_arch, pick
-
-    return (driver_arch() if device == "auto" else None) or arch(pick(device))
-
-
 def _is_clean_command() -> bool:
     """Whether this process is ``python -m compare``, so it has only imported modules so far, and never read a
     variable that workers do not get: a fork has its memory."""

@@ -361,16 +361,16 @@ def test_folders_and_files_are_read(recorded: Path) -> None:
 def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -> None:
     root, files = recorded.parent, sorted(recorded.glob("*.json"))
     (root / "mutations.json").write_text("{}")
-    assert reading.recorded_here(None, root=root) == files
-    assert reading.recorded_here("NVIDIA T4", root=root) == files
+    assert reading.recorded_here(lambda: None, root=root) == files
+    assert reading.recorded_here(lambda: "NVIDIA T4", root=root) == files
     (root / "nvidia-t4").mkdir()
     (root / "nvidia-t4" / "softmax.json").write_text(files[0].read_text())
-    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.json"]
+    assert reading.recorded_here(lambda: "NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.json"]
     (root / "nvidia-t4" / "matmul.json").write_text(files[0].read_text())
-    assert reading.recorded_here(None, root=root) == files
-    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
+    assert reading.recorded_here(lambda: None, root=root) == files
+    assert reading.recorded_here(lambda: None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
-        reading.recorded_here(None, root=root / "nvidia-t4")
+        reading.recorded_here(lambda: None, root=root / "nvidia-t4")
 
 
 # --------------------------------------------------------------------------- the command
