@@ -70,7 +70,7 @@ def _notes(opened: Sequence[Opened], compiled: Sequence[Opened]) -> Iterable[str
     arch = opened[-1].arch
     if left := [one.label for one in opened if one.unavailable and one.arch == arch]:
         named = f" ({', '.join(left)})" if len(left) <= _NAMED else ""
-        yield f"not compiled: {len(left)} of the implementations{named}; --all says why"
+        yield f"not compiled: {len(left)}{named}; --all says why"
     first = compiled[0].label if compiled else opened[0].label
     yield f"NEXT  --all · --only {first} --stage ptx · --html FILE"
 
