@@ -278,8 +278,10 @@ def represented(case: CaseComparison, row: Row) -> tuple[str, Row]:
 
 
 def short_kernel(name: str) -> str:
-    """A kernel's bare name: without ``void``, namespaces, template arguments and parameters."""
+    """A kernel's bare name: without ``void``, namespaces, template arguments and parameters.  Of one whose
+    name is the same for all of a library, ``Kernel2<...>``, it is the first template argument."""
     name = re.sub(r"\(anonymous namespace\)::|<unnamed>::", "", name).removeprefix("void ")
+    name = re.sub(r"^[\w:]*\b(?:Kernel2?|device_kernel)<(?=[A-Za-z_])", "", name)
     head = re.match(r"[\w:~$]+", name)
     bare = head[0].rpartition("::")[2] if head else name
     return bare if len(bare) <= 32 else f"{bare[:29]}..."

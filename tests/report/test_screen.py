@@ -228,12 +228,13 @@ def test_no_flood_of_failures() -> None:
     assert "FAILED  pybind.onepass on" in text
 
 
-def test_rows_not_run_are_a_line_for_each_reason() -> None:
+def test_rows_not_run_are_one_line() -> None:
     case = made_up.case()
     for label in ("cupy.online", "triton.online"):
         case = made_up.with_row(
             case, label, status="unavailable", reason="needs a GPU", timing=None, agreement=None
         )
+    assert "\nnot run: needs a GPU: 2 rows (triton.online, cupy.online)\n" in screen(case)
     gone = {"status": "unavailable", "reason": "slow to start", "timing": None, "agreement": None}
     for label, reason in (
         ("pybind.online", "needs sm_90"),
@@ -241,12 +242,26 @@ def test_rows_not_run_are_a_line_for_each_reason() -> None:
         ("cupy.onepass", "too large"),
     ):
         case = made_up.with_row(case, label, reason=f"{UNREAD} for sm_75: {reason}")
-    text = screen(made_up.with_row(case, "torch.compile", **gone))
-    assert "not run: needs a GPU: 2 rows (triton.online, cupy.online)\n" in text
-    assert "not run: torch.compile: slow to start\n" in text
-    assert "not compiled for sm_75: needs sm_90: 2 rows (pybind.online, pybind.onepass)\n" in text
-    assert "not compiled for sm_75: cupy.onepass: too large\n" in text
+    case = made_up.with_row(case, "torch.compile", **gone)
+    text = screen(case)
+    assert "\nnot run: 3 rows, not compiled for sm_75: 3 rows (4 reasons: --details)\n" in text
     assert "CORRECT  6 of 6 match" in text
+    text = screen(case, view=View(yours=frozenset({"torch.compile"})))
+    assert "\nnot run: torch.compile: slow to start\n" in text
+    assert "\nnot run: 2 rows, not compiled for sm_75: 3 rows (3 reasons: --details)\n" in text
+
+
+def test_kernels_have_their_short_names_in_every_message() -> None:
+    mangled = "_ZN2at6native18elementwise_kernelILi128ELi4EEEvi"
+    case = made_up.with_row(made_up.case(), "cupy.online", status="failed", reason=f"{mangled} has no source")
+    assert "FAILED  cupy.online" in screen(case)
+    assert "elementwise_kernel has no source" in screen(case)
+    assert demangled("_Z3unknown!") == "_Z3unknown!"
+    for name, short in (
+        ("void cutlass::Kernel2<cutlass_80_tensorop_gemm>(Params)", "cutlass_80_tensorop_gemm"),
+        ("DeviceKernel2<float>", "DeviceKernel2"),
+    ):
+        assert short_kernel(name) == short
 
 
 def test_a_user_s_row_is_always_there_with_verdict_and_place() -> None:
