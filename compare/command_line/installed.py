@@ -59,7 +59,8 @@ def gpu() -> Gpu | None:
         driver = importlib.import_module("cuda.bindings.driver")
         attributes = driver.CUdevice_attribute
         major, minor = (
-            getattr(attributes, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR")
+            getattr(attributes, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}")
+            for part in ("MAJOR", "MINOR")
         )
         _checked(driver.cuInit(0))
         device = _checked(driver.cuDeviceGet(0))

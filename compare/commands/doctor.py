@@ -114,7 +114,8 @@ def diagnose() -> list[Capability]:
 def report() -> int:
     """Print what `diagnose` found; the exit status."""
     capabilities = diagnose()
-    print(render(capabilities, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    print(render(capabilities, shutil.get_terminal_size().columns if narrow else None))
     return status.SUCCESS if all(each.ok or each.optional for each in capabilities) else status.USAGE
 
 

@@ -15,7 +15,6 @@ exit status:
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -91,20 +90,24 @@ def _with_users_files(arguments: argparse.Namespace) -> list[ListedOp]:
 
 
 def _every(op: ListedOp, here: str | None, width: int) -> str:
-    from compare.report.layout import PROSE_WIDTH, layout, paragraph
-    from compare.report.tables import Table
+    from compare.report.layout import PROSE_WIDTH, Column, fitted, paragraph
 
-    headers = ("implementation", "level", "requires", "here")
-    rows = (
-        (impl.label, impl.level, impl.requires or "", impl.refusal(here) or "runs here")
-        for impl in op.implementations
+    impls = op.implementations
+    why = [impl.refusal(here) or "runs here" for impl in impls]
+    columns = [
+        Column("implementation", tuple(impl.label for impl in impls), left=True),
+        Column("level", tuple(impl.level for impl in impls), left=True),
+        Column("requires", tuple(impl.requires or "" for impl in impls), left=True),
+    ]
+    whole, brief = (
+        Column("here", tuple(cells), left=True) for cells in (why, (text.partition(":")[0] for text in why))
     )
+    table = fitted([([*columns, last], gap) for last in (whole, brief) for gap in (2, 1)], width - 2)
     dtypes = f"dtypes: {', '.join(op.dtypes)}" if op.dtypes else ""
     prose = min(width, PROSE_WIDTH)
     head = [paragraph(f"{op.name}  {op.signature}", prose, hanging="    ")]
     head += [paragraph(line, prose, "  ", "  ") for line in (op.summary, dtypes) if line]
-    table = layout(Table("", headers, tuple(rows), headers), width - 2)
-    return "\n".join([*head, *(textwrap.indent(part, "  ") for part in table)])
+    return "\n".join([*head, *(f"  {line}" for line in table)])
 
 
 def _summary(ops: Sequence[ListedOp], here: str | None, width: int) -> str:

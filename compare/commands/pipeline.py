@@ -16,7 +16,7 @@ exit status:
   0  everything that can be compiled here passed every stage
   1  a kernel failed at a stage
   2  a mistake in the command, its files or the machine's setup
-  3  nothing could be compiled here
+  3  inconclusive: nothing could be compiled here
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ def charted(files: Sequence[Path], ops: Sequence[str] = (), only: Sequence[str] 
     """
     import msgspec  # which `doctor` does without
 
-    read = (f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files if file.is_file())
+    read = (
+        f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files if file.is_file()
+    )
     name = result_cache.key(
         *read, "ops", *ops, "only", *only, result_cache.of_sources("torch", "triton", "Pygments")
     )

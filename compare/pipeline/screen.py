@@ -131,7 +131,7 @@ def failures(opened: Sequence[Opened], width: int) -> list[str]:
             where = f", at {one.failure.line}" if one.failure.line else ""
             head = f"{one.label} for {one.arch} stopped at {one.failure.stage}{where}:"
             lines.append(paragraph(head, width, "  "))
-            lines += [f"    {line}" for line in one.failure.message.splitlines()]
+            lines += [paragraph(line, width, "    ") for line in one.failure.message.splitlines()]
     return lines
 
 

@@ -66,6 +66,8 @@ def correct(comparison: Comparison) -> str:
     used = [v.used for v in good if v.used is not None]
     if not good:
         how = ""
+    elif not any(case.cost.written_bytes for case in cases):
+        how = ": no elements, shape and dtype checked"
     elif used and max(used) > 0:
         most = percent(max(used)) if max(used) >= 0.005 else "less than 1%"
         how = f" (worst uses {most} of its tolerance)"
@@ -230,6 +232,8 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     for line in shown:
         if line.timing.unverified:
             yield f"UNVERIFIED: {line.label} was timed by its own process: {line.timing.unverified}"
+    if above := _above_the_ceiling(case, shown):
+        yield above
     few = grouped(
         (count, line.label) for line in shown if line.us is not None and (count := figures.few(line.row))
     )
@@ -245,6 +249,20 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
             yield f"no time on record: {way} ({left[way]} {'row' if left[way] == 1 else 'rows'})"
     if any(line.stale for line in shown):
         yield "*: source changed since its time was recorded"
+
+
+def _above_the_ceiling(case: CaseComparison, shown: Sequence[Line]) -> str:
+    """How a row can reach more than 100%; empty where none does."""
+    if all(line.share is None or round(line.share, 2) <= 1 for line in shown):
+        return ""
+    if figures.compute_bound(case):
+        return "above 100%: the ceiling is PyTorch's product of 4096-cubed matrices, not the hardware's peak"
+    if case.cost.read_bytes > 2 * case.cost.written_bytes and case.ceilings:
+        rate = f"{case.ceilings.read_gbs:.0f} GB/s"
+        return f"above 100%: the ceiling is a copy, and this mostly reads: reads reach {rate}"
+    return (
+        "above 100%: the ceiling is PyTorch's copy in the same run; a kernel may move as much a little faster"
+    )
 
 
 def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) -> Iterator[str]:

@@ -167,7 +167,9 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(tmp_path: Path):
     file.write_text(BROKEN)
     names = ("triton.undefined", "triton.assembler", "triton.raising", "cupy.broken")
     only = [word for label in names for word in ("--only", label)]
-    ran = pipeline("vector_add", "--load", file, *only, "--arch", ARCH, "--all", "--json", tmp_path / "all.json")
+    ran = pipeline(
+        "vector_add", "--load", file, *only, "--arch", ARCH, "--all", "--json", tmp_path / "all.json"
+    )
     assert ran.returncode == 1
     kernels = {kernel["label"]: kernel for kernel in json.loads((tmp_path / "all.json").read_text())}
     ends = {name: [stage["name"] for stage in kernels[name]["stages"]][-1:] for name in names}

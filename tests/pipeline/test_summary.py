@@ -38,7 +38,12 @@ def test_a_line_has_what_the_machine_code_does() -> None:
 
 
 def test_both_routes_are_one_line_while_their_machine_code_is_equal() -> None:
-    every = [opened("cupy.a", "FFMA"), opened("pybind.a", "FFMA"), opened("cupy.b"), opened("pybind.b", "FMUL")]
+    every = [
+        opened("cupy.a", "FFMA"),
+        opened("pybind.a", "FFMA"),
+        opened("cupy.b"),
+        opened("pybind.b", "FMUL"),
+    ]
     labels = re.findall(r"(?m)^\w+\.\w+", summary(every, "x[N] -> y[N]", 100))
     assert labels == ["cuda.a", "cupy.b", "pybind.b"]
 
