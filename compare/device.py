@@ -91,7 +91,8 @@ def pick(name: str = "auto") -> torch.device:
     Raises:
         UsageError: there is no such device here.
     """
-    torch: Any = imported_torch()
+    import torch
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":

@@ -59,7 +59,7 @@ def listed_op(op: Op) -> ListedOp:
 
 
 def inventory() -> tuple[ListedOp, ...]:
-    """Every op of the project.  After a change of its sources this imports all of them, PyTorch and Triton."""
+    """Every op of the project.  After a change of its sources this imports all, with PyTorch and Triton."""
     name = result_cache.of_sources("torch", "triton", "cupy-cuda13x", "cuda-bindings")
     kept = result_cache.read(_KIND, name)
     if kept is not None:

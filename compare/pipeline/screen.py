@@ -35,7 +35,8 @@ def put(opened: Sequence[Opened], signature: str, shown: str, name: str) -> None
     Args:
         opened: the kernels.
         signature: of the op.
-        shown: ``summary``, ``overview``, ``every_cache``, ``stage``, ``passes``, ``pass_name``, ``source_map`` or ``caches``.
+        shown: ``summary``, ``overview``, ``every_cache``, ``stage``, ``passes``, ``pass_name``,
+            ``source_map`` or ``caches``.
         name: of the stage or of the pass.
     """
     if shown in ("summary", "overview"):

@@ -151,8 +151,8 @@ def test_what_a_list_needs_is_kept_until_a_source_changes(
         patch.setattr(registry, "get_op", None)  # nothing is imported
         assert inventory() == ops
     monkeypatch.setattr("compare.records.result_cache.code", lambda *_: "other sources")
-    with pytest.raises(TypeError), monkeypatch.context() as patch:
-        patch.setattr(registry, "get_op", None)
+    monkeypatch.setattr(registry, "get_op", None)
+    with pytest.raises(TypeError):
         inventory()
 
 

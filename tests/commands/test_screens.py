@@ -53,6 +53,7 @@ def shown(name: str, patch: pytest.MonkeyPatch, *, tty: bool, encoding: str = "u
     stream = io.TextIOWrapper(raw, encoding=encoding)
     patch.setattr(stream, "isatty", lambda: tty)
     patch.setattr(sys, "stdout", stream)
+    cli.parser_of.cache_clear()  # its help has the width of the terminal before
     with contextlib.suppress(SystemExit):  # of --help
         SCREENS[name]()
     stream.flush()
