@@ -293,7 +293,7 @@ def test_more_than_100_percent_is_explained_where_it_stands(
     case = replace(
         case,
         cost=Cost(made_up.ELEMENTS, read * scale, written * scale),
-        ceilings=Ceilings(2990.0, 3105.0, product),
+        ceilings=Ceilings(2990.0, 3105.0, product_tflops=product),
     )
     text = " ".join(screen(case).split())
     assert f"above 100%: {says}" in text or f"above 100%: the ceiling is a copy, and {says}" in text
