@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import sys
 import textwrap
@@ -32,9 +33,9 @@ MAX_ARGUMENT = 4096
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit status that a shell gives to what a closed pipe ends."""
 _HELP_WIDTH = 80
-_START = """The same GPU operation in PyTorch, Triton and CUDA C++, compared on your machine.
-  python -m compare softmax            an op; 'list' names all {ops}
-  python -m compare lab start 01 DIR   the first lab of the course
+_START = """The same GPU operation in PyTorch, Triton and CUDA C++.
+  python -m compare softmax            one of {ops} ops (list)
+  python -m compare lab start 01 DIR   a course's first lab
   python -m compare --help             everything else"""
 
 
@@ -117,16 +118,17 @@ def parser_of(command: str = "") -> argparse.ArgumentParser:
 
 def _wrapped(text: str) -> str:
     """A help text without lines that are too long: prose is filled anew, what is indented hangs."""
+    width = min(_HELP_WIDTH, shutil.get_terminal_size().columns)
     blocks = re.findall(r"(?:^\S.*\n?)+|^(?: .*)?\n?", text, re.MULTILINE)
-    return "\n".join(_block(block.rstrip("\n")) for block in blocks).rstrip()
+    return "\n".join(_block(block.rstrip("\n"), width) for block in blocks).rstrip()
 
 
-def _block(block: str) -> str:
+def _block(block: str, width: int) -> str:
     if not block.startswith(" "):
-        return textwrap.fill(block, _HELP_WIDTH)
+        return textwrap.fill(block, width)
     hangs = re.match(r"  \d  |  \S.*?\S {3,}| +", block)
     indent = " " * (len(hangs[0]) if hangs and hangs[0].strip() else 6)
-    return textwrap.fill(block, _HELP_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(block, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _versions() -> str:

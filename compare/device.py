@@ -16,17 +16,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
 import pynvml
-import torch
 
 from compare.model.architecture import LIMITS, Limits
-from compare.model.op import ARCHITECTURE, LIBRARY, Implementation, UsageError
+from compare.model.op import ARCHITECTURE, LIBRARY, Implementation, UsageError, way_of
 from compare.model.result import Environment
 from compare.registry import ROOT
 from cuda_impl import build
+
+if TYPE_CHECKING:
+    import torch
 
 CPU_MULTIPROCESSORS = 4
 """What an implementation is told on a CPU: few, as the interpreter runs programs one by one, yet enough
@@ -57,8 +58,30 @@ _CLOCK_EVENTS = {
 }
 
 
+class Declared(Protocol):
+    """What decides where an implementation runs."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def requires(self) -> str | None: ...
+    @property
+    def without_gpu(self) -> bool: ...
+    @property
+    def emulated(self) -> bool: ...
+
+
+def imported_torch() -> Any:
+    """PyTorch, imported when it is first needed: `list` and `map` do without its seconds."""
+    import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
+    import torch
+
+    return torch
+
+
 def gpu_name() -> str | None:
     """Of the GPU that is used where none is named; None: there is none."""
+    torch = imported_torch()
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
@@ -68,6 +91,8 @@ def pick(name: str = "auto") -> torch.device:
     Raises:
         UsageError: there is no such device here.
     """
+    import torch
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -128,9 +153,14 @@ def l2_bytes(device: torch.device) -> int:
 
 def supports(impl: Implementation, device: torch.device) -> str | None:
     """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
-    if impl.route == LIBRARY:
-        return _no_library() if arch(device) else "needs a GPU: CUDA's library has no CPU version"
-    here = arch(device)
+    return runs_on(impl, arch(device))
+
+
+def runs_on(impl: Declared, here: str | None) -> str | None:
+    """`supports` for an architecture; None: a CPU."""
+    way = way_of(impl.label)
+    if way == LIBRARY:
+        return _no_library() if here else "needs a GPU: CUDA's library has no CPU version"
     if here is None and not impl.without_gpu:
         return "needs a GPU: its kernels have no CPU version"
     if impl.requires is None:
@@ -139,7 +169,7 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
         return lacks(impl.requires, here)
     if capability(impl.requires) < _HOPPER:
         return None
-    if impl.way == "cuda":
+    if way == "cuda":
         if impl.emulated:
             return None
         return f"needs {impl.requires}'s own units: the CPU build has none"
@@ -208,8 +238,8 @@ def versions() -> dict[str, str]:
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-    if torch.version.cuda:
-        found["cuda (torch)"] = torch.version.cuda
+    if cuda := imported_torch().version.cuda:
+        found["cuda (torch)"] = cuda
     if "cupy" in sys.modules:  # importing it only to ask would cost half a second
         with suppress(Exception):
             major, minor = sys.modules["cupy"].cuda.nvrtc.getVersion()
@@ -230,7 +260,7 @@ def _assemblers() -> dict[str, Path]:
     """
     if named := os.environ.get("TRITON_PTXAS_PATH"):
         return {"triton": Path(named)}
-    found = {"torch": Path(torch.__file__).parent / "bin" / "ptxas"}
+    found = {"torch": Path(imported_torch().__file__).parent / "bin" / "ptxas"}
     with suppress(ModuleNotFoundError):
         found["triton"] = build.triton_nvidia() / "bin" / "ptxas"
     return found
@@ -312,12 +342,12 @@ def _driver() -> str | None:
 
 @functools.cache
 def _properties_of(index: int) -> Any:
-    return torch.cuda.get_device_properties(index)
+    return imported_torch().cuda.get_device_properties(index)
 
 
 def _properties(device: torch.device) -> Any:
     index = device.index
-    return _properties_of(torch.cuda.current_device() if index is None else index)
+    return _properties_of(imported_torch().cuda.current_device() if index is None else index)
 
 
 def _cpu_name() -> str:

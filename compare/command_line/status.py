@@ -1,4 +1,14 @@
-"""Exit statuses; each command's ``--help`` has their meaning."""
+"""Exit statuses; each command's ``--help`` says what they mean for it.
+
+====  =====================================================================================================
+0     the answer is good, or what was asked for is done
+1     the answer is bad: wrong, slower, failed
+2     no question: a mistake in the command, its files or the machine's setup, or a file cannot be written
+3     no answer: what it rests on did not run to its end, or what was measured does not decide
+4-6   of `grade`: a student's file raised an error or ran out of time, or the machine failed
+141   the reader of the output has closed the pipe: 128 + SIGPIPE, as a shell has it
+====  =====================================================================================================
+"""
 
 from __future__ import annotations
 

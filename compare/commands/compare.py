@@ -24,6 +24,7 @@ exit status of a comparison (of a command: COMMAND --help):
   1  at least one is wrong, or faster than the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
   3  inconclusive: interrupted, or an implementation raised an error, does not compile or never ran
+  141  the reader of the output has closed the pipe, as 'head' does
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
 """
@@ -42,6 +43,7 @@ from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
 from compare.model.result import Comparison, Options
+from compare.report.progress import starting
 from compare.report.steps import Steps, steps
 from compare.tuning import sweep
 
@@ -140,7 +142,8 @@ def run(arguments: argparse.Namespace) -> int:
         from compare.worker.start import prepare
 
         # Workers are forks of what this starts: those of a lab's hand-in know no kernel of the project.
-        device = prepare(arguments.device, () if arguments.own_code else names)
+        with starting(f"{arguments.what}: loading PyTorch", log):
+            device = prepare(arguments.device, () if arguments.own_code else names)
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
 
@@ -285,7 +288,9 @@ def _work(arguments: argparse.Namespace, device: torch.device, log: Steps | None
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _say(log, "importing the implementations")
     one = None if arguments.what == "all" else arguments.what
-    selected = options.select(options.load(arguments.load, one, others=arguments.own_code), arguments.only)
+    with starting(f"{arguments.what}: loading its implementations in PyTorch, Triton and CUDA C++", log):
+        files = options.load(arguments.load, one, others=arguments.own_code)
+    selected = options.select(files, arguments.only)
     if arguments.matched:
         _check_matched(selected, arguments.only)
     work = [(op, run_options(op, arguments)) for op in selected]

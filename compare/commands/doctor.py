@@ -32,7 +32,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compare.command_line import options, status
+from compare.command_line import installed, options, status
 from compare.model.op import UsageError
 from compare.places import DATA, IS_CHECKOUT, RECORDS, RESULTS
 from compare.report import plots
@@ -114,7 +114,8 @@ def diagnose() -> list[Capability]:
 def report() -> int:
     """Print what `diagnose` found; the exit status."""
     capabilities = diagnose()
-    print(render(capabilities, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    print(render(capabilities, shutil.get_terminal_size().columns if narrow else None))
     return status.SUCCESS if all(each.ok or each.optional for each in capabilities) else status.USAGE
 
 
@@ -159,21 +160,36 @@ def _look(check: Check) -> Capability:
 
 
 def _torch() -> str:
-    torch = importlib.import_module("torch")
-    return f"{torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPU only'}"
+    installed.check_import("torch")
+    build = installed.torch_build()
+    if build is None:
+        raise Missing("it does not say its version")
+    return f"{build.version}, {f'CUDA {build.cuda}' if build.cuda else 'CPU only'}"
 
 
 def _gpu() -> str:
+    if gpu := installed.gpu():
+        return _served(gpu)
+    if not _card_present() and not Path("/dev/dxg").exists():
+        raise Missing("no NVIDIA card in this machine; speeds are replayed")
+    return _gpu_of_torch()
+
+
+def _served(gpu: installed.Gpu) -> str:
+    if gpu.capability < _LEAST_CAPABILITY:
+        raise Missing(f"{gpu.name} is {gpu.arch}; the kernels need sm_{_LEAST_CAPABILITY}")
+    return f"{gpu.name}, {gpu.arch}, {gpu.memory_bytes / 2**30:.0f} GiB"
+
+
+def _gpu_of_torch() -> str:
+    """The GPU that PyTorch finds; else why it finds none."""
     torch = importlib.import_module("torch")
     with warnings.catch_warnings(record=True) as caught:  # torch warns of a driver that is too old
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if available:
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        capability = 10 * properties.major + properties.minor
-        if capability < _LEAST_CAPABILITY:
-            raise Missing(f"{properties.name} is sm_{capability}; the kernels need sm_{_LEAST_CAPABILITY}")
-        return f"{properties.name}, sm_{capability}, {properties.total_memory / 2**30:.0f} GiB"
+        card = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return _served(installed.Gpu(card.name, 10 * card.major + card.minor, card.total_memory))
     if not _card_present():
         raise Missing("no NVIDIA card in this machine; speeds are replayed")
     if not torch.version.cuda:
@@ -251,11 +267,14 @@ def _isolation() -> str:
 
 
 def _calibration() -> str:
-    torch = importlib.import_module("torch")
-    calibration = importlib.import_module("compare.timing.calibration")
-    if not torch.cuda.is_available():
+    gpu = installed.gpu()
+    if gpu is None and not _card_present():
         raise Missing("no GPU to calibrate; recorded speeds bring their own", "")
-    stored = calibration.stored(torch.cuda.get_device_properties(torch.cuda.current_device()).name)
+    calibration = importlib.import_module("compare.timing.calibration")
+    name = gpu.name if gpu else importlib.import_module("compare.device").gpu_name()
+    if name is None:
+        raise Missing("no GPU to calibrate; recorded speeds bring their own", "")
+    stored = calibration.stored(name)
     if not stored.created:
         raise Missing("not done on this machine; wide limits are built in")
     return f"{', '.join(f'{size.share:.1%}' for size in stored.classes)} by size, on {stored.created[:10]}"
@@ -277,7 +296,7 @@ def _package(name: str, module: str = "") -> Callable[[], str]:
 
     def version() -> str:
         if module:
-            importlib.import_module(module)
+            installed.check_import(module)
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -19,9 +19,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from compare import registry
 from compare.command_line import options, outputs, status
-from compare.model.op import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,20 +42,15 @@ def run(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     from compare.device import gpu_name
     from compare.history import reading
-    from compare.history.map import survey
+    from compare.history.kept import charted
     from compare.report import maps, plots, terminal
 
     if arguments.plot:
         plots.check(arguments.plot)
-    runs = reading.read(files or reading.recorded_here(gpu_name(), arguments.ops))
-    known = sorted({run.op for run in runs})
-    for op in arguments.ops:
-        if op not in known:
-            raise UsageError(registry.unknown("op on record", op, known))
-    chart = survey(runs, arguments.ops, arguments.only)
-    labels = (row.label for run in runs for case in run.cases for row in case.rows)
-    options.check_only(arguments.only, labels, "implementation on record")
-    whole = bool(arguments.all or arguments.ops or len(known) == 1)
+    every = charted(files or reading.recorded_here(gpu_name, arguments.ops), arguments.ops, arguments.only)
+    options.check_only(arguments.only, every.labels, "implementation on record")
+    chart = every.chart
+    whole = bool(arguments.all or arguments.ops or len(every.ops) == 1)
     writes = outputs.writes(
         arguments, chart, json=outputs.as_json, csv=maps.as_csv, markdown=maps.as_markdown
     )

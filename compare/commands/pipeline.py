@@ -3,6 +3,7 @@ without a GPU.
 
 examples:
   python -m compare pipeline vector_add
+  python -m compare pipeline vector_add --arch sm_90 --all
   python -m compare pipeline softmax --only triton.online --arch sm_90 --stage ttgir
   python -m compare pipeline softmax --only triton.online --arch sm_90 --passes
   python -m compare pipeline softmax --only triton.online --arch sm_90 --pass tritongpu-coalesce
@@ -15,7 +16,7 @@ exit status:
   0  everything that can be compiled here passed every stage
   1  a kernel failed at a stage
   2  a mistake in the command, its files or the machine's setup
-  3  nothing could be compiled here
+  3  inconclusive: nothing could be compiled here
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from compare.pipeline import isolated
 from compare.pipeline.records import Opened, OpenedOp, OpenRequest, as_data
 
 _SHOWN = ("stage", "passes", "pass_name", "source_map", "caches")
-"""Options that show something in place of the overview."""
+"""Options that show something in place of the summary."""
 
 _SUFFIXES = {
     "host-preprocessed": "host.ii",
@@ -66,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --load, most time for loading a file, and for compiling one kernel by Triton "
         f"(default: {Options.timeout_s:.0f})",
     )
-    add = parser.add_argument_group("what is shown, in place of the overview").add_argument
+    add("--all", action="store_true", help="every stage, instruction and difference; with --caches every key")
+    add = parser.add_argument_group("what is shown, in place of the summary").add_argument
     add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
     add("--passes", action="store_true", help="Triton: every MLIR pass, and which changed the module")
     add("--pass", dest="pass_name", metavar="NAME", help="Triton: what this MLIR pass changed")
@@ -133,7 +135,9 @@ def _show(
             raise UsageError(registry.unknown("pass", arguments.pass_name, names))
     if stage and not any(one.stage(stage) or one.failure for one in opened):
         raise _no_such_stage(opened, stage)
-    shown = next((name for name in _SHOWN if getattr(arguments, name)), "overview")
+    shown = next((name for name in _SHOWN if getattr(arguments, name)), "summary")
+    if arguments.all:
+        shown = {"summary": "overview", "caches": "every_cache"}.get(shown, shown)
     writes = outputs.writes(
         *(arguments, opened),
         json=lambda opened: outputs.as_json([as_data(one) for one in opened]),

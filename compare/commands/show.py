@@ -69,7 +69,7 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
 
     names = [] if op == "all" else [op]
     if not files:
-        here = reading.recorded_here(gpu_name(), names)
+        here = reading.recorded_here(gpu_name, names)
         files = [file for file in here if not names or file.stem in names] or here
     runs = reading.read(files)
     reading.check_device(runs)

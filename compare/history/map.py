@@ -23,7 +23,7 @@ from compare.records.archive import changed_since
 from compare.timing import figures
 from compare.tuning.matching import registered_as
 
-Ranking = Literal["fastest", "within noise", "by case"]
+Ranking = Literal["fastest", "within 2%", "within noise", "by case"]
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,9 @@ class Summary:
     of: int
     """Cases on record."""
     verdict: Ranking
-    """``fastest``: one way is the fastest alone on more than half of the cases; ``within noise``: on more
-    than half several ways are; ``by case``: neither."""
+    """``fastest``: one way is the fastest alone on more than half of the cases; ``within 2%``: it is, by no
+    more than that in the median; ``within noise``: on more than half several ways are; ``by case``: none of
+    these."""
     first: Best
     """The way that is usually nearest to the fastest, with the implementation that is most often its best."""
     second: Best | None
@@ -294,15 +295,19 @@ def _summary(op: str, places: Sequence[Place]) -> Summary:
     shares = [best.share for best in mine if best.share is not None]
     binds = Counter(best.bound.limit or best.bound.nearest for best in mine)
     theirs = [place.by_way[second].cold_us.median for place in counted] if second else []
+    leads = tuple(us / best.cold_us.median for best, us in zip(mine, theirs, strict=False))
+    verdict: Ranking = "fastest" if alone[first] > many else "within noise" if noise > many else "by case"
+    if verdict == "fastest" and leads and figures.near(statistics.median(leads)):
+        verdict = "within 2%"
     return Summary(
         op,
         len(counted),
         len(places),
-        "fastest" if alone[first] > many else "within noise" if noise > many else "by case",
+        verdict,
         _usual(counted, first),
         _usual(counted, second) if second else None,
         tuple(sorted(level, key=lambda best: best.tokens if best.tokens is not None else float("inf"))),
-        tuple(us / best.cold_us.median for best, us in zip(mine, theirs, strict=False)),
+        leads,
         statistics.median(shares) if shares else None,
         alone,
         noise,

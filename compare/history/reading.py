@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from compare import registry
@@ -33,11 +33,13 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = archive.RESULTS) -> list[Path]:
+def recorded_here(
+    device: Callable[[], str | None], ops: Sequence[str] = (), root: Path = archive.RESULTS
+) -> list[Path]:
     """The files of this machine's GPU in ``results/``, else of the device with the most ops on record.
 
     Args:
-        device: the GPU's name; None: there is none.
+        device: gives the GPU's name (None: there is none); called where there are records of several.
         ops: those that matter; none: all.
 
     Raises:
@@ -48,8 +50,9 @@ def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = arch
         folders.setdefault(file.parent.name, []).append(file)
     if not folders:
         raise UsageError(f"nothing is recorded in {root.name}/: on a machine with a GPU, run {RECORD_IT}")
-    if device and archive.device_slug(device) in folders:
-        return folders[archive.device_slug(device)]
+    name = device() if len(folders) > 1 else None
+    if name and archive.device_slug(name) in folders:
+        return folders[archive.device_slug(name)]
     return max(folders.values(), key=lambda files: (sum(file.stem in ops for file in files), len(files)))
 
 

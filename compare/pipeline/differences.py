@@ -37,6 +37,11 @@ def differences(opened: Sequence[Opened]) -> list[Difference]:
     return different
 
 
+def kinds(one: Opened) -> dict[str, str]:
+    """By what kernels may differ in, the kind of thing that this one does."""
+    return {what: trait_of(one)[0] for what, trait_of in _TRAITS.items()}
+
+
 def _name(one: Opened, among: Iterable[Opened]) -> str:
     """The label; with the kernel's name where an implementation has several."""
     several = sum(other.label == one.label for other in among) > 1

@@ -10,6 +10,7 @@ from compare.pipeline.caches import caches
 from compare.pipeline.differences import differences
 from compare.pipeline.highlight import CodeText
 from compare.pipeline.records import CacheEntry, CompilerStage, Opened
+from compare.pipeline.summary import cache_summary, summary
 from compare.registry import ROOT
 from compare.report import terminal
 from compare.report.tables import NOTHING, Table, number
@@ -34,14 +35,16 @@ def put(opened: Sequence[Opened], signature: str, shown: str, name: str) -> None
     Args:
         opened: the kernels.
         signature: of the op.
-        shown: ``overview``, ``stage``, ``passes``, ``pass_name``, ``source_map`` or ``caches``.
+        shown: ``summary``, ``overview``, ``every_cache``, ``stage``, ``passes``, ``pass_name``,
+            ``source_map`` or ``caches``.
         name: of the stage or of the pass.
     """
-    if shown == "overview":
-        terminal.put(lambda width: overview(opened, signature, width))
+    if shown in ("summary", "overview"):
+        make = summary if shown == "summary" else overview
+        terminal.put(lambda width: make(opened, signature, width))
         return
-    if shown == "caches":
-        terminal.put(lambda width: on_disk(opened, width))
+    if shown in ("caches", "every_cache"):
+        terminal.put(lambda width: on_disk(opened, width, whole=shown == "every_cache"))
     elif shown == "passes":
         terminal.put(lambda width: "\n\n".join(pass_table(one, width) for one in opened if one.passes))
     elif shown == "stage":
@@ -80,8 +83,9 @@ def overview(opened: Sequence[Opened], signature: str, width: int) -> str:
     return "\n\n".join(blocks)
 
 
-def on_disk(opened: Sequence[Opened], width: int) -> str:
-    """Every cache, then for each kernel what is kept of it, under which key, and what made the key."""
+def on_disk(opened: Sequence[Opened], width: int, *, whole: bool = True) -> str:
+    """Every cache, then how much is kept of each implementation; or, on the ``whole`` screen, what is kept of
+    each kernel, under which key, and what made the key."""
     prose = min(width, PROSE_WIDTH)
     rows = []
     for name, cache in caches().items():
@@ -89,6 +93,8 @@ def on_disk(opened: Sequence[Opened], width: int) -> str:
         rows.append((name, str(cache.folder), cache.variable, str(count), _bytes(total)))
     headers = ("whose", "folder", "set by", "files", "size")
     table = Table("What compilers keep on disk", headers, tuple(rows), ("folder", "set by"))
+    if not whole:
+        return cache_summary(opened, headers, rows, width)
     keys = [paragraph(f"{name}: {c.made_of}", prose, "  ") for name, c in caches().items() if c.made_of]
     blocks = [laid_out(table, width), "\n".join(["Keys are hashes of", *keys])]
     for one in opened:
@@ -126,7 +132,7 @@ def failures(opened: Sequence[Opened], width: int) -> list[str]:
             where = f", at {one.failure.line}" if one.failure.line else ""
             head = f"{one.label} for {one.arch} stopped at {one.failure.stage}{where}:"
             lines.append(paragraph(head, width, "  "))
-            lines += [f"    {line}" for line in one.failure.message.splitlines()]
+            lines += [paragraph(line, width, "    ") for line in one.failure.message.splitlines()]
     return lines
 
 

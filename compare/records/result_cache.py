@@ -40,6 +40,16 @@ def code(*patterns: str) -> str:
     return key(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths))
 
 
+_SOURCES = ("compare", "ops", "torch_impl", "triton_impl", "cuda_impl")
+
+
+def of_sources(*packages: str) -> str:
+    """The name of a result that depends on all of this project's sources and on these packages' versions."""
+    endings = ("py", "cu", "cuh", "cpp", "h")
+    patterns = (f"{folder}/**/*.{ending}" for folder in _SOURCES for ending in endings)
+    return key(code(*patterns), versions(*packages))
+
+
 def read(kind: str, name: str) -> Any:
     """The value of `write`; None where it is absent or damaged."""
     shared = os.environ.get("COMPARE_CACHE_SHARED")  # to read from only, where user code runs

@@ -13,14 +13,15 @@ from compare.report.tables import NOTHING, SAME, Table, number, percent, table, 
 _LEGEND = (
     "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "
     "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
-    "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; in brackets "
-    "the nearest, where none does. lines / tokens: of code to read, without "
+    "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; else the "
+    "nearest ('near'). lines / tokens: of code to read, without "
     "comments. within noise: the 95% interval of the speedup includes 1."
 )
 _OPS_LEGEND = (
     "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "
     "launch overhead does not bind. fastest way: alone on more than half of them; else the ways within noise "
-    "on more than half; else by case. speedup: median (lowest-highest), cold. share: median, of copy "
+    "on more than half; else by case. in 10 of 16: cases on which it is alone. speedup: "
+    "cold, the median and the range over the cases. share: median, of copy "
     "bandwidth or of the measured peak. lines: code size, of ways within noise each."
 )
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
@@ -35,10 +36,11 @@ _CHOICES = {
     "torch": "PyTorch is the fastest",
     "triton": "Triton is the fastest",
     "cuda": "CUDA is the fastest",
+    "within 2%": "The fastest is ahead by at most 2%, in the median,",
     "within noise": "Within noise, so that the least code decides (lines),",
     "by case": "The case decides",
 }
-"""By verdict and way: how the line of the ops with it begins."""
+"""By verdict or way: how the line of the ops with it begins."""
 
 
 def render(chart: Map, width: int, *, whole: bool = True) -> str:
@@ -60,7 +62,8 @@ def render(chart: Map, width: int, *, whole: bool = True) -> str:
     if not whole:
         # How to see what the screen leaves out.
         rest = f"--all {len(chart.places)} cases · map {chart.places[0].op} · --plot map.svg · --csv map.csv"
-        return "\n\n".join([*blocks, *explained(by_op, terminal.layout(by_op, width)[0]), f"NEXT  {rest}"])
+        follow = terminal.paragraph(f"NEXT  {rest}", prose, hanging="      ")
+        return "\n\n".join([*blocks, *explained(by_op, terminal.layout(by_op, width)[0]), follow])
     for each in (by_op, cases(chart), wins(chart)):
         blocks += explained(each, terminal.laid_out(each, width))
     if chart.points:
@@ -76,7 +79,10 @@ def choices(chart: Map) -> list[str]:
     chosen: dict[str, list[str]] = {verdict: [] for verdict in _CHOICES}
     for op in by_op:
         if op.verdict == "fastest":
-            chosen[op.first.way].append(f"{op.op} {median(op.leads):.2f}x" if op.leads else op.op)
+            lead = f" {median(op.leads):.2f}x" if op.leads else ""
+            chosen[op.first.way].append(f"{op.op}{lead} {_cases_alone(op)}")
+        elif op.verdict == "within 2%":
+            chosen[op.verdict].append(f"{op.op} {op.first.way} {_cases_alone(op)}")
         elif op.verdict == "within noise":
             chosen[op.verdict].append(f"{op.op} {op.level[0].label} {_lines(op.level[0])}")
         else:
@@ -86,6 +92,11 @@ def choices(chart: Map) -> list[str]:
         for verdict, names in chosen.items()
         if names
     ]
+
+
+def _cases_alone(op: Summary) -> str:
+    """``in 10 of 16``: on so many of its cases it is the fastest alone."""
+    return f"in {op.alone[op.first.way]} of {op.cases}"
 
 
 def _counts(op: Summary) -> str:
@@ -209,14 +220,14 @@ def fronts(chart: Map) -> list[str]:
 def _fastest_way(op: Summary) -> str:
     if op.verdict == "within noise":
         return ", ".join(best.way for best in op.level)
-    return _marked(op.first) if op.verdict == "fastest" else op.verdict
+    return op.verdict if op.verdict == "by case" else _marked(op.first)
 
 
 def _lead_of_op(op: Summary) -> str:
     if op.verdict == "within noise":
         return SAME
     leads = op.leads
-    return f"{median(leads):.2f} ({min(leads):.2f}-{max(leads):.2f})" if leads else NOTHING
+    return f"{median(leads):.2f}, {min(leads):.2f} to {max(leads):.2f}" if leads else NOTHING
 
 
 def _lines_to_write(op: Summary) -> str:
@@ -247,7 +258,7 @@ def _lead(place: Place) -> str:
 
 def _binds(best: Best) -> str:
     bound = best.bound
-    return bound.limit or (f"({bound.nearest} {percent(bound.share)})" if bound.nearest else NOTHING)
+    return bound.limit or (f"near {bound.nearest}, {percent(bound.share)}" if bound.nearest else NOTHING)
 
 
 def _size(entry: Best | Point | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,24 @@ from rich.progress import Progress as Bars
 
 Progress = Callable[[str, float], None]
 """`compare.run` calls it with the current step, and the share of the run that is over."""
-EVERY_S = 10.0
-"""Between two lines where stderr is not a terminal."""
+FIRST_S, EVERY_S = 2.0, 10.0
+"""Where stderr is not a terminal: until the first line, and between two."""
+
+
+@contextmanager
+def starting(what: str, steps: Progress | None) -> Iterator[None]:
+    """Show on a terminal, until the end of the block, what is loaded before there is any progress.
+
+    Without a thread, unlike a bar: the workers' server is forked meanwhile.
+    """
+    shows = steps is None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if shows:
+        print(what, end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shows:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def of_run(name: str, steps: Progress | None) -> AbstractContextManager[Progress]:
@@ -25,14 +42,16 @@ def of_run(name: str, steps: Progress | None) -> AbstractContextManager[Progress
 
 
 def lines(name: str, clock_s: Callable[[], float] = time.monotonic) -> Progress:
-    """Prints a line for one step in `EVERY_S` seconds: ``softmax: 40% after 12 s, checking ...``."""
-    begin_s = last_s = clock_s()
+    """Prints a line after `FIRST_S` seconds and then for one step in `EVERY_S`:
+    ``softmax: 40% after 12 s, checking ...``."""
+    begin_s = clock_s()
+    next_s = begin_s + FIRST_S
 
     def step(what: str, done: float) -> None:
-        nonlocal last_s
+        nonlocal next_s
         now_s = clock_s()
-        if now_s - last_s >= EVERY_S:
-            last_s = now_s
+        if now_s >= next_s:
+            next_s = now_s + EVERY_S
             text = f"{name}: {done:.0%} after {now_s - begin_s:.0f} s, {_brief(what)}"
             print(text, file=sys.stderr, flush=True)
 

@@ -96,7 +96,8 @@ def _verdict(comparison: Comparison, view: View, width: int) -> list[str]:
         words.append(f"and {len(rest)} more (--details): {', '.join(rest)}")
     verdict = [paragraph(text, width, hanging=_INDENT) for text in words]
     verdict.append(paragraph(f"CORRECT  {summary.correct(comparison)}", width, hanging=" " * 9))
-    return [*verdict, *(paragraph(text, width, hanging="  ") for text in summary.not_run(comparison))]
+    left_out = summary.not_run(comparison, view.yours)
+    return [*verdict, *(paragraph(text, width, hanging="  ") for text in left_out)]
 
 
 def failure(case: str, rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,8 @@
 """Why a comparison came out as it did: short sentences, each resting on figures in it.
 
 Every rule below looks for one thing and says nothing where it does not find it.  A difference within noise
-(its interval includes 1, or it is smaller than what equals show on this machine) is never claimed.
+(its interval includes 1, or it is smaller than what equals show on this machine) is never claimed; one of at
+most 2% is called that, as the next run may find none.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ MOST = 4
 
 _BEYOND = 1.05
 """Share of the peak from which a sentence says whose peak it is."""
+
+_NEAR = f"within {figures.NEAR:.0%}"
 
 CLOSE = 0.9
 """A kernel at this share of the ceiling has little left to gain."""
@@ -102,11 +105,18 @@ def _is_timed(row: Row) -> bool:
 
 
 def _lead(row: Row | None, other: Row | None) -> str | None:
-    """The speedup with its interval; empty within noise; None where the two cannot be compared."""
+    """The speedup with its interval; `_NEAR`; empty within noise; None where the two cannot be compared."""
     ratio = figures.ratio(row, other) if row and other else None
     if row is None or other is None or ratio is None:
         return None
-    return speedup(ratio) if figures.differs(row, other) else ""
+    if not figures.differs(row, other):
+        return ""
+    return _NEAR if figures.near(ratio.median) else speedup(ratio)
+
+
+def _ahead_of(lead: str, label: str) -> str:
+    """``within 2% of torch.eager``, ``speedup 1.23x (1.20-1.26) vs torch.eager``."""
+    return f"{lead} of {label}" if lead == _NEAR else f"speedup {lead} vs {label}"
 
 
 # --------------------------------------------------------------------------- rules
@@ -141,21 +151,21 @@ def _fastest(facts: _Facts) -> Iterator[Sentence]:
     best, second = timed[:2]
     if best is facts.baseline:
         if lead := _lead(best, second):
-            text = f"{best.label} is the fastest{facts.there}: speedup {lead} vs {second.label}, the next."
+            text = f"{best.label} is the fastest{facts.there}: {_ahead_of(lead, second.label)}, the next."
             yield Sentence("fastest", 0.95, text)
             return
         best = second
     ratio, lead = figures.ratio(best, facts.baseline), _lead(best, facts.baseline)
-    if ratio and lead and ratio.median > 1:
+    if ratio and lead and lead != _NEAR and ratio.median > 1:
         ties = [row.label for row in timed if row is not best and _lead(best, row) == ""]
         level = f", within noise of {' and '.join(ties[:2])}" if ties else ""
         text = f"{best.label} is the fastest{facts.there}{level}: speedup {lead} vs {facts.baseline.label}."
         yield Sentence("fastest", 0.98, text, in_table=True)
     elif lead is not None:
-        its = f" {facts.name(best)} is at {lead}." if lead else ""
-        yield Sentence(
-            "fastest", 0.95, f"Nothing is measurably faster than {facts.baseline.label}{facts.there}.{its}"
-        )
+        its = f" {facts.name(best)} is {'' if lead == _NEAR else 'at '}{lead}." if lead else ""
+        faster = f"more than {figures.NEAR:.0%}" if lead == _NEAR else "measurably"
+        text = f"Nothing is {faster} faster than {facts.baseline.label}{facts.there}.{its}"
+        yield Sentence("fastest", 0.95, text)
 
 
 def _triton_and_cuda(facts: _Facts) -> Iterator[Sentence]:
@@ -175,8 +185,8 @@ def _triton_and_cuda(facts: _Facts) -> Iterator[Sentence]:
         return
     ahead, behind = ("Triton", "CUDA") if ratio.median > 1 else ("CUDA", "Triton")
     lead = _lead(rows[ahead], rows[behind])
-    if not lead:
-        text = "Triton and CUDA are within noise" + (f"; {longer} {effort}" if effort else "")
+    if lead in ("", _NEAR):
+        text = f"Triton and CUDA are {lead or 'within noise'}" + (f"; {longer} {effort}" if effort else "")
     else:
         text = f"{ahead}: speedup {lead} vs {behind}"
         if effort:
@@ -190,7 +200,7 @@ def _beside_a_library(facts: _Facts) -> Iterator[Sentence]:
     for row in (row for row in facts.timed if is_library(row.label)):
         lead = _lead(own, row)
         if own and lead is not None:
-            its = f": speedup {lead} vs" if lead else " is within noise of"
+            its = f" is {lead or 'within noise'} of" if lead in ("", _NEAR) else f": speedup {lead} vs"
             yield Sentence("library", 0.75, f"{facts.name(own)}{facts.there}{its} {row.label}.")
 
 
@@ -202,7 +212,10 @@ def _trials(facts: _Facts) -> Iterator[Sentence]:
         if not figures.timed_trials(rows) or best is None or default is None or not _is_timed(default):
             continue
         name, values = default.label, default.configuration.text
-        if best is not default and (lead := _lead(best, default)):
+        lead = None if best is default else _lead(best, default)
+        if lead == _NEAR:
+            text = f"{name} is {_NEAR}{facts.there} of its default, {values}, with any other value."
+        elif lead:
             text = (
                 f"{name} is the fastest with {best.configuration.text}{facts.there}: speedup {lead} vs its "
                 f"default, {values}."
@@ -210,7 +223,7 @@ def _trials(facts: _Facts) -> Iterator[Sentence]:
         else:
             slowest = max(filter(_is_timed, rows), key=figures.cold_us)
             behind = _lead(slowest, default)
-            loss = f"; the slowest, {slowest.configuration.text}, is at {behind}" if behind else ""
+            loss = f"; the slowest is {slowest.configuration.text}: {behind}" if behind else ""
             than = f"than the default of {name}, {values}{loss}"
             text = f"No other value is measurably faster{facts.there} {than}."
         yield Sentence(f"trials of {name}", 1.1, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from compare import registry
@@ -66,6 +66,8 @@ def correct(comparison: Comparison) -> str:
     used = [v.used for v in good if v.used is not None]
     if not good:
         how = ""
+    elif not any(case.cost.written_bytes for case in cases):
+        how = ": no elements, shape and dtype checked"
     elif used and max(used) > 0:
         most = percent(max(used)) if max(used) >= 0.005 else "less than 1%"
         how = f" (worst uses {most} of its tolerance)"
@@ -99,22 +101,35 @@ def failures(comparison: Comparison) -> list[tuple[str, list[Row]]]:
     return [(case, rows) for (_, _, case), rows in sorted(groups.items(), key=lambda entry: entry[0][0])]
 
 
-def not_run(comparison: Comparison) -> Iterator[str]:
-    """``not run: label: reason`` of rows that ran nowhere, and ``not compiled: ...`` of those that an
-    architecture does not have; equal reasons together."""
+def not_run(comparison: Comparison, yours: Collection[str] = ()) -> Iterator[str]:
+    """Which rows ran nowhere, and which an architecture does not have: the user's with their reasons; the
+    others with theirs where they share one, else how many they are."""
     ran = {v.label for v in figures.verdicts(comparison) if v.status != "unavailable"}
 
-    def reasons() -> Iterator[tuple[str, str]]:
+    def reasons() -> Iterator[tuple[tuple[str, bool], str]]:
         for row in (row for case in comparison.cases for row in case.rows):
             if row.status == "unavailable" and row.label not in ran:
-                yield f"not run: {row.reason}", row.label
+                yield (f"not run: {row.reason}", row.label in yours), row.label
             elif row.reason.startswith(UNREAD):
-                yield f"not compiled{row.reason.removeprefix(UNREAD)}", row.label
+                yield (f"not compiled{row.reason.removeprefix(UNREAD)}", row.label in yours), row.label
 
-    for reason, labels in grouped(reasons()).items():
-        what, _, why = reason.partition(": ")
-        named = f" ({', '.join(labels)})" if len(labels) <= _NAMED else ""
-        yield f"{what}: {labels[0]}: {why}" if len(labels) == 1 else f"{reason}: {len(labels)} rows{named}"
+    lines = {reason: labels for (reason, own), labels in grouped(reasons()).items() if not own}
+    own = {reason: labels for (reason, own), labels in grouped(reasons()).items() if own}
+    yield from (_not_run(reason, labels) for reason, labels in own.items())
+    if len(lines) < 2:
+        yield from (_not_run(reason, labels) for reason, labels in lines.items())
+        return
+    counts = Counter[str]()
+    for reason, labels in lines.items():
+        counts[reason.partition(": ")[0]] += len(labels)
+    rows = ", ".join(f"{what}: {count} row{'s' * (count > 1)}" for what, count in counts.items())
+    yield f"{rows} ({len(lines)} reasons: --details)"
+
+
+def _not_run(reason: str, labels: Sequence[str]) -> str:
+    what, _, why = reason.partition(": ")
+    named = f" ({', '.join(labels)})" if len(labels) <= _NAMED else ""
+    return f"{what}: {labels[0]}: {why}" if len(labels) == 1 else f"{reason}: {len(labels)} rows{named}"
 
 
 # --------------------------------------------------------------------------- where and with what
@@ -217,6 +232,8 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     for line in shown:
         if line.timing.unverified:
             yield f"UNVERIFIED: {line.label} was timed by its own process: {line.timing.unverified}"
+    if above := _above_the_ceiling(case, shown):
+        yield above
     few = grouped(
         (count, line.label) for line in shown if line.us is not None and (count := figures.few(line.row))
     )
@@ -232,6 +249,20 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
             yield f"no time on record: {way} ({left[way]} {'row' if left[way] == 1 else 'rows'})"
     if any(line.stale for line in shown):
         yield "*: source changed since its time was recorded"
+
+
+def _above_the_ceiling(case: CaseComparison, shown: Sequence[Line]) -> str:
+    """How a row can reach more than 100%; empty where none does."""
+    if all(line.share is None or round(line.share, 2) <= 1 for line in shown):
+        return ""
+    if figures.compute_bound(case):
+        return "above 100%: the ceiling is PyTorch's product of 4096-cubed matrices, not the hardware's peak"
+    if case.cost.read_bytes > 2 * case.cost.written_bytes and case.ceilings:
+        rate = f"{case.ceilings.read_gbs:.0f} GB/s"
+        return f"above 100%: the ceiling is a copy, and this mostly reads: reads reach {rate}"
+    return (
+        "above 100%: the ceiling is PyTorch's copy in the same run; a kernel may move as much a little faster"
+    )
 
 
 def yours(comparison: Comparison, case: CaseComparison, labels: frozenset[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from rich.theme import Theme
 
 from compare.model.result import Comparison
 from compare.report import screen, tables
+from compare.report.kernel_names import shortened
 from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, page, paragraph
 from compare.report.summary import View
 from compare.sandbox.words import printable
@@ -109,7 +110,7 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     if view.explain:
         noise = tables.told_apart(comparison)
         blocks.append(screen.legend(comparison, min(width, PROSE_WIDTH), noise))
-    return "\n\n".join(blocks)
+    return shortened("\n\n".join(blocks))
 
 
 def details(comparison: Comparison, width: int) -> list[str]:

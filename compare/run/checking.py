@@ -23,6 +23,8 @@ SLOW_TO_START = ("torch.compile",)
 """Not checked on a CPU unless named by ``--only`` or with ``--case``: it takes longer than all others
 together, and the code that it generates for a CPU is not the code for a GPU."""
 
+_PHASE = "building kernels and checking"
+
 
 def check_case(context: Context, step: Step, result: CaseResult) -> None:
     """Check every implementation on a case; ``result`` gets each as soon as it is known."""
@@ -46,13 +48,15 @@ def check_case(context: Context, step: Step, result: CaseResult) -> None:
     at_once = checking.width(len(runnable)) > 1
     if at_once:
         context.pool.start(impl for impl in runnable if not impl.stand_in)
-        meter.say(f"building, calling and checking {len(runnable)} at once on {case}")
+        meter.say(f"{_PHASE}, 0 of {len(runnable)} implementations on {case}")
 
     def check(impls: Sequence[Implementation]) -> None:
         for impl, outcome in checking.run(impls, lambda impl: meter.step(f"checking {impl.label} on {case}")):
             result.keep(_entry(context, impl, outcome))
             if at_once:
-                meter.step(f"checking the others than {impl.label} ({outcome})")
+                done = sum(each.label in result.entries for each in runnable)
+                of = f"{done} of {len(runnable)} implementations"
+                meter.step(f"{_PHASE}, {of} (last {impl.label}: {outcome})")
 
     check([impl for impl in runnable if not impl.stand_in and not impl.untuned])
     for impl in runnable:

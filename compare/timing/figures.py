@@ -15,6 +15,8 @@ from compare.tuning.matching import registered_as
 
 FAR = 0.6
 """Below this share of a ceiling, the ceiling does not bind."""
+NEAR = 0.02
+"""A difference of at most this share is measurable, yet of no weight: another run may find none."""
 LISTED_CASES = 3
 """Up to this many timed cases get a table each; more get one table of the sweep, and one of the first."""
 
@@ -140,6 +142,11 @@ def differs(row: Row, other: Row) -> bool:
     if value is not None and few(row, other):
         value = statistics.widened(value, statistics.FEW * detectable(row, other))
     return value is not None and statistics.differs(value)
+
+
+def near(ratio: float) -> bool:
+    """Whether a speedup, as shown with two decimals, is within `NEAR` of 1."""
+    return abs(round(ratio, 2) - 1) <= NEAR + 1e-9
 
 
 def launch_bound(row: Row) -> bool:
@@ -278,8 +285,10 @@ def represented(case: CaseComparison, row: Row) -> tuple[str, Row]:
 
 
 def short_kernel(name: str) -> str:
-    """A kernel's bare name: without ``void``, namespaces, template arguments and parameters."""
+    """A kernel's bare name: without ``void``, namespaces, template arguments and parameters.  Of one whose
+    name is the same for all of a library, ``Kernel2<...>``, it is the first template argument."""
     name = re.sub(r"\(anonymous namespace\)::|<unnamed>::", "", name).removeprefix("void ")
+    name = re.sub(r"^[\w:]*\b(?:Kernel2?|device_kernel)<(?=[A-Za-z_])", "", name)
     head = re.match(r"[\w:~$]+", name)
     bare = head[0].rpartition("::")[2] if head else name
     return bare if len(bare) <= 32 else f"{bare[:29]}..."

@@ -30,8 +30,9 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     if server.likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"
     # Start-up: this imports PyTorch, which --help does not need, and with which the server is forked.
-    from compare.device import pick
+    from compare.device import imported_torch, pick
 
+    imported_torch()
     server.start(ops, from_here=_is_clean_command())
     picked = pick(device)
     if picked.type == "cpu":

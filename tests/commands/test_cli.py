@@ -14,12 +14,15 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 import processes
 from compare import cli, registry
 from compare.cli import CLOSED_PIPE, VERSION
+from compare.command_line.inventory import inventory
 from compare.command_line.options import COMMANDS
 from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
+from compare.device import supports
 from compare.model.result import Comparison
 from compare.records import archive
 from compare.registry import ROOT
@@ -116,11 +119,50 @@ def test_the_first_words_and_the_versions(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_list_shows_everything_there_is(printed: Printed) -> None:
-    text, _ = printed("list")
+    text, _ = printed("list", "--all")
+    words = " ".join(text.split())
     for name in registry.op_names():
-        assert f"{name}  {registry.get_op(name).signature}" in text
+        assert f"{name} {registry.get_op(name).signature}" in words
         for impl in registry.implementations(name):
             assert impl.label in text
+    one, _ = printed("list", "softmax")
+    assert one.strip() in text
+
+
+def test_list_begins_with_a_line_for_each_op(printed: Printed) -> None:
+    text, _ = printed("list", "--device", "cpu")
+    head, *lines, follow = text.splitlines()
+    assert len(lines) == len(registry.op_names())
+    assert head.split()[:3] == ["op", "torch", "triton"]
+    impls = registry.implementations("softmax")
+    able = sum(supports(impl, torch.device("cpu")) is None for impl in impls)
+    (line,) = (line.split() for line in lines if line.startswith("softmax "))
+    assert f"{able}/{len(impls)}" in line
+    assert int(line[1]) == sum(impl.way == "torch" for impl in impls)
+    assert follow.startswith("NEXT  list softmax")
+
+
+def test_what_a_list_needs_is_kept_until_a_source_changes(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = inventory()
+    assert [op.name for op in ops] == registry.op_names()
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "get_op", None)  # nothing is imported
+        assert inventory() == ops
+    monkeypatch.setattr("compare.records.result_cache.code", lambda *_: "other sources")
+    monkeypatch.setattr(registry, "get_op", None)
+    with pytest.raises(TypeError):
+        inventory()
+
+
+@pytest.mark.parametrize("words", [["list"], ["map"], ["doctor"], ["--version"], []], ids="_".join)
+def test_what_only_looks_up_imports_no_pytorch(words: list[str]) -> None:
+    """Its import alone takes seconds."""
+    command(*words)  # after a change of a source these import everything, once
+    run = command(*words, flags=["-X", "importtime"], CUDA_VISIBLE_DEVICES="")
+    assert "compare.cli" in run.stderr
+    assert not re.search(r"(?m)\| +(torch|triton)$", run.stderr)
 
 
 def test_a_file_with_an_op_is_not_run_for_a_list(printed: Printed, own_registry: None) -> None:
@@ -169,7 +211,7 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     run = processes.command(*words, "--json", out, "--verbose")
     assert run.returncode == SUCCESS, run.stderr
     assert "\x1b" not in run.stdout
-    assert "checking the others than torch.eager" in run.stderr
+    assert "building kernels and checking, 2 of 2 implementations (last " in run.stderr
     (comparison,) = archive.read(out)
     checked = {row.label for case in comparison.cases for row in case.rows if row.agreement}
     assert {"torch.eager", "triton.blocked"} <= checked

@@ -29,7 +29,8 @@ MISTAKES = [
     ("map --sweep", "--sweep goes with an op; leave it out of 'map'"),
     ("--calibrate list", "--calibrate: 'list' takes no such argument"),
     ("softmax --calibrate", "--calibrate: a comparison takes no such argument; python -m compare --help"),
-    ("list softmax", "softmax: 'list' takes no such argument; python -m compare list --help"),
+    ("list sofmax", "no op 'sofmax': did you mean softmax"),
+    ("list --load mine.py softmax -v", "--verbose goes with an op; leave it out of 'list'"),
     ("doctor --nonsense", "--nonsense: 'doctor' takes no such argument"),
     # words that cannot be meant
     ("map '' --all", "argument 2 is empty"),

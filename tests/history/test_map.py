@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import made_up
 from compare import cli
 from compare.command_line.status import SUCCESS
-from compare.history import reading
-from compare.history.map import Point, summaries, with_front
+from compare.history import kept, reading
+from compare.history.map import Map, Point, summaries, with_front
 from compare.model.op import Cost, UsageError, way_of
 from compare.model.result import CaseComparison, Ceilings, CodeSize, Comparison, RoleSize, Row, Timing
 from compare.records import archive
@@ -169,7 +170,46 @@ def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
     assert (op.verdict, op.alone, op.noise) == ("fastest", {"cuda": 3, "torch": 1}, 0)
     assert op.binds == "bandwidth"
     (line,) = maps.choices(found)
-    assert re.fullmatch(r"CUDA is the fastest on 1 of 1 ops: softmax 1\.1\dx\.", line)
+    assert re.fullmatch(r"CUDA is the fastest on 1 of 1 ops: softmax 1\.1\dx in 3 of 4\.", line)
+    assert re.fullmatch(r"1\.1\d, 0\.41 to 1\.24", maps.ops(found).rows[0][2])  # brackets are intervals
+
+
+def test_a_lead_of_two_percent_is_no_win() -> None:
+    """Another run may find none, though this one measured it on every case."""
+    case = scaled(torch=47.2 * 1.02 / 58.2)
+    rows = (replace(r, timing=r.timing and replace(r.timing, detectable=0.001)) for r in case.rows)
+    case = replace(case, rows=tuple(rows))
+    found = charted(made_up.comparison(case, replace(case, case="M=1,N=1,fp32")))
+    (op,) = summaries(found.places)
+    assert (op.verdict, op.alone) == ("within 2%", {"cuda": 2})
+    says = "The fastest is ahead by at most 2%, in the median, on 1 of 1 ops: softmax cuda in 2 of 2."
+    assert maps.choices(found) == [says]
+    assert maps.ops(found).rows[0][1].endswith(".onepass")
+
+
+def test_a_map_is_kept_until_a_record_a_source_or_the_question_changes(
+    recorded: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sorted(recorded.glob("*.json"))
+    first = kept.charted(files)
+    assert first.ops == ("softmax", "vector_add")
+    surveys: list[object] = []
+
+    def counted(*words: Any) -> Map:
+        surveys.append(words)
+        return first.chart
+
+    monkeypatch.setattr(kept, "survey", counted)
+    assert kept.charted(files) == first
+    assert surveys == []
+    kept.charted(files, ["softmax"])
+    kept.charted(files, only=["cupy.*"])
+    files[0].write_text(files[0].read_text() + "\n")
+    kept.charted(files)
+    with monkeypatch.context() as patch:
+        patch.setattr("compare.records.result_cache.code", lambda *_: "other sources")
+        kept.charted(files)
+    assert len(surveys) == 4
 
 
 def test_without_a_majority_the_case_decides() -> None:
@@ -361,16 +401,16 @@ def test_folders_and_files_are_read(recorded: Path) -> None:
 def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -> None:
     root, files = recorded.parent, sorted(recorded.glob("*.json"))
     (root / "mutations.json").write_text("{}")
-    assert reading.recorded_here(None, root=root) == files
-    assert reading.recorded_here("NVIDIA T4", root=root) == files
+    assert reading.recorded_here(lambda: None, root=root) == files
+    assert reading.recorded_here(lambda: "NVIDIA T4", root=root) == files
     (root / "nvidia-t4").mkdir()
     (root / "nvidia-t4" / "softmax.json").write_text(files[0].read_text())
-    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.json"]
+    assert reading.recorded_here(lambda: "NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.json"]
     (root / "nvidia-t4" / "matmul.json").write_text(files[0].read_text())
-    assert reading.recorded_here(None, root=root) == files
-    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
+    assert reading.recorded_here(lambda: None, root=root) == files
+    assert reading.recorded_here(lambda: None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
-        reading.recorded_here(None, root=root / "nvidia-t4")
+        reading.recorded_here(lambda: None, root=root / "nvidia-t4")
 
 
 # --------------------------------------------------------------------------- the command

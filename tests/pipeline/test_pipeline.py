@@ -63,7 +63,7 @@ def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     file, files = folder / "all.json", folder / "stages"
     only = [word for label in labels_of(request.param) for word in ("--only", label)]
     arch = arch_of(request.param)
-    ran = pipeline(request.param, *only, "--arch", arch, "--json", file, "--out", files)
+    ran = pipeline(request.param, *only, "--arch", arch, "--all", "--json", file, "--out", files)
     assert file.is_file(), ran.stderr
     return Everything(ran, json.loads(file.read_text()), files, arch)
 
@@ -167,7 +167,9 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(tmp_path: Path):
     file.write_text(BROKEN)
     names = ("triton.undefined", "triton.assembler", "triton.raising", "cupy.broken")
     only = [word for label in names for word in ("--only", label)]
-    ran = pipeline("vector_add", "--load", file, *only, "--arch", ARCH, "--json", tmp_path / "all.json")
+    ran = pipeline(
+        "vector_add", "--load", file, *only, "--arch", ARCH, "--all", "--json", tmp_path / "all.json"
+    )
     assert ran.returncode == 1
     kernels = {kernel["label"]: kernel for kernel in json.loads((tmp_path / "all.json").read_text())}
     ends = {name: [stage["name"] for stage in kernels[name]["stages"]][-1:] for name in names}
@@ -283,7 +285,7 @@ def test_without_a_compiler_the_other_routes_are_shown(tmp_path: Path):
         ({"CUDA_HOME": str(tmp_path)}, "no nvcc at"),
         ({"CXX": "/no/g++"}, "no C++ compiler"),
     ):
-        ran = pipeline("vector_add", *only, "--arch", ARCH, **missing)
+        ran = pipeline("vector_add", *only, "--arch", ARCH, "--all", **missing)
         assert ran.returncode == 0
         assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.stdout
         assert f"pybind.scalar: {said}" in ran.stdout
@@ -375,7 +377,7 @@ compile_triton(launch, "sm_80")
 
     ran = pipeline(*words, "--caches", "--passes", **variables)
     assert ran.returncode == 2
-    ran = pipeline(*words, "--caches", **variables)
+    ran = pipeline(*words, "--caches", "--all", **variables)
     kernels = {one["label"]: one["cached"] for one in json.loads((tmp_path / "all.json").read_text())}
     (entry,) = kernels["triton.blocked"]
     assert Path(entry["place"]).parent == Path(variables["TRITON_CACHE_DIR"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -508,10 +509,24 @@ def test_into_a_pipe_goes_a_line_now_and_then(capsys: pytest.CaptureFixture[str]
         told(f"step {i} (built in 0.10 s)", i / 100)
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
-        f"softmax: {2 * s}% after {s} s, step {2 * s}" for s in (10, 20, 30, 40)
+        f"softmax: {2 * s}% after {s} s, step {2 * s}" for s in (2, 12, 22, 32, 42)
     ]
     assert printed.out == ""
     assert "\r" not in printed.err
+
+
+def test_a_terminal_shows_at_once_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal_stream, pipe = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal_stream, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    for stream in (terminal_stream, pipe):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress.starting("softmax: loading PyTorch", None):
+            shown = stream.getvalue()
+        if stream is terminal_stream:
+            assert shown == "softmax: loading PyTorch\r"
+    assert terminal_stream.getvalue() == "softmax: loading PyTorch\r\x1b[K"
+    assert pipe.getvalue() == ""
 
 
 def test_an_ascii_stream_is_no_error() -> None:

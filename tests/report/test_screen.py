@@ -11,10 +11,12 @@ import pytest
 import made_up
 from compare import registry
 from compare.history import recorded as history
+from compare.model.op import Cost
 from compare.model.result import (
     HARD_INPUTS,
     UNREAD,
     CaseComparison,
+    Ceilings,
     Comparison,
     Finding,
     Mismatch,
@@ -23,10 +25,12 @@ from compare.model.result import (
 )
 from compare.records import archive
 from compare.report import terminal
+from compare.report.kernel_names import demangled
 from compare.report.sentences import evidence
 from compare.report.summary import View
 from compare.timing import figures
 from compare.timing.calibration import BUILT_IN
+from compare.timing.figures import short_kernel
 from compare.timing.statistics import estimate
 from loops import for_each
 
@@ -228,12 +232,13 @@ def test_no_flood_of_failures() -> None:
     assert "FAILED  pybind.onepass on" in text
 
 
-def test_rows_not_run_are_a_line_for_each_reason() -> None:
+def test_rows_not_run_are_one_line() -> None:
     case = made_up.case()
     for label in ("cupy.online", "triton.online"):
         case = made_up.with_row(
             case, label, status="unavailable", reason="needs a GPU", timing=None, agreement=None
         )
+    assert "\nnot run: needs a GPU: 2 rows (triton.online, cupy.online)\n" in screen(case)
     gone = {"status": "unavailable", "reason": "slow to start", "timing": None, "agreement": None}
     for label, reason in (
         ("pybind.online", "needs sm_90"),
@@ -241,12 +246,79 @@ def test_rows_not_run_are_a_line_for_each_reason() -> None:
         ("cupy.onepass", "too large"),
     ):
         case = made_up.with_row(case, label, reason=f"{UNREAD} for sm_75: {reason}")
-    text = screen(made_up.with_row(case, "torch.compile", **gone))
-    assert "not run: needs a GPU: 2 rows (triton.online, cupy.online)\n" in text
-    assert "not run: torch.compile: slow to start\n" in text
-    assert "not compiled for sm_75: needs sm_90: 2 rows (pybind.online, pybind.onepass)\n" in text
-    assert "not compiled for sm_75: cupy.onepass: too large\n" in text
+    case = made_up.with_row(case, "torch.compile", **gone)
+    text = screen(case)
+    assert "\nnot run: 3 rows, not compiled for sm_75: 3 rows (4 reasons: --details)\n" in text
     assert "CORRECT  6 of 6 match" in text
+    text = screen(case, view=View(yours=frozenset({"torch.compile"})))
+    assert "\nnot run: torch.compile: slow to start\n" in text
+    assert "\nnot run: 2 rows, not compiled for sm_75: 3 rows (3 reasons: --details)\n" in text
+
+
+def test_a_measurable_difference_of_two_percent_is_called_that() -> None:
+    medians = {**made_up.MEDIANS_US, "triton.onepass": ("tiled", 47.9)}
+    rows = tuple(
+        replace(row, timing=row.timing and replace(row.timing, detectable=0.001))
+        for row in made_up.rows(medians)
+    )
+    case = made_up.case(made=rows)
+    triton, cuda = (figures.row_of(case, label) for label in ("triton.onepass", "cupy.onepass"))
+    assert triton is not None
+    assert cuda is not None
+    assert figures.differs(cuda, triton)
+    assert figures.near(figures.ratio(cuda, triton).median)
+    assert "Triton and CUDA are within 2%" in " ".join(evidence(made_up.comparison(case), case))
+    assert [figures.near(ratio) for ratio in (0.974, 0.98, 1.0, 1.024, 1.026)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+@for_each(
+    "read, written, product, says",
+    [
+        (1, 1, None, "the ceiling is PyTorch's copy in the same run"),
+        (9, 1, None, "this mostly reads: reads reach 3105 GB/s"),
+        (1, 1, 1e-3, "the ceiling is PyTorch's product of 4096-cubed matrices"),
+    ],
+)
+def test_more_than_100_percent_is_explained_where_it_stands(
+    read: int, written: int, product: float | None, says: str
+) -> None:
+    case = made_up.case()
+    scale = 2 * 8 * made_up.ELEMENTS // (read + written)
+    case = replace(
+        case,
+        cost=Cost(made_up.ELEMENTS, read * scale, written * scale),
+        ceilings=Ceilings(2990.0, 3105.0, product_tflops=product),
+    )
+    text = " ".join(screen(case).split())
+    assert f"above 100%: {says}" in text or f"above 100%: the ceiling is a copy, and {says}" in text
+    assert "above 100%" not in screen(made_up.case())
+
+
+def test_a_case_without_elements_matches_in_shape_and_dtype() -> None:
+    exact = replace(made_up.AGREEMENT, error=0.0, max_abs=0.0)
+    rows = tuple(replace(row, agreement=exact) for row in made_up.rows())
+    empty = replace(made_up.case("M=0,N=4,fp32", made=rows), cost=Cost(0, 0, 0))
+    assert "match fp64: no elements, shape and dtype checked" in " ".join(screen(empty).split())
+    assert "no elements" not in screen(made_up.case(made=rows))
+
+
+def test_kernels_have_their_short_names_in_every_message() -> None:
+    mangled = "_ZN2at6native18elementwise_kernelILi128ELi4EEEvi"
+    case = made_up.with_row(made_up.case(), "cupy.online", status="failed", reason=f"{mangled} has no source")
+    assert "FAILED  cupy.online" in screen(case)
+    assert "elementwise_kernel has no source" in screen(case)
+    assert demangled("_Z3unknown!") == "_Z3unknown!"
+    for name, short in (
+        ("void cutlass::Kernel2<cutlass_80_tensorop_gemm>(Params)", "cutlass_80_tensorop_gemm"),
+        ("DeviceKernel2<float>", "DeviceKernel2"),
+    ):
+        assert short_kernel(name) == short
 
 
 def test_a_user_s_row_is_always_there_with_verdict_and_place() -> None:

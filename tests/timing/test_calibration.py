@@ -17,6 +17,7 @@ import torch
 
 import made_up
 from compare import cli, registry
+from compare.command_line import installed
 from compare.command_line.status import SUCCESS, USAGE
 from compare.commands import doctor
 from compare.model.op import UsageError
@@ -292,6 +293,7 @@ def test_calibrating_shows_and_keeps_by_device_and_needs_a_gpu(
     kept = calibration.stored("A card")
     assert (kept.created, kept.classes[1].share) == (found.created, pytest.approx(found.classes[1].share))
     assert calibration.stored("Another card") is BUILT_IN
+    monkeypatch.setattr(installed, "gpu", lambda: installed.Gpu("A card", 90, 1 << 30))
     assert doctor._calibration().endswith("on 2026-11-21")
 
 

@@ -116,4 +116,4 @@ def test_only_the_files_named_are_looked_at(tmp_path: Path) -> None:
 def test_the_map_is_told_in_sentences(tmp_path: Path) -> None:
     archive.record(one(APART), tmp_path)
     made = blocks.rewritten(PAGE.format("choices"), tmp_path)
-    assert "- CUDA is the fastest on 1 of 1 ops: softmax 1.24x." in made
+    assert "- CUDA is the fastest on 1 of 1 ops: softmax 1.24x in 1 of 1." in made

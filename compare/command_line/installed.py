@@ -1,0 +1,123 @@
+"""What is installed, and which GPU there is, without importing PyTorch: that takes seconds."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import sysconfig
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """What a wheel of PyTorch is."""
+
+    version: str
+    cuda: str | None
+    """``13.0``; None: it is built without."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, as its driver describes it."""
+
+    name: str
+    capability: int
+    """90 for ``sm_90``."""
+    memory_bytes: int
+
+    @property
+    def arch(self) -> str:
+        return f"sm_{self.capability}"
+
+
+def torch_build() -> TorchBuild | None:
+    """Of the installed PyTorch; None: there is none, or it does not say."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = ""
+    with suppress(OSError):
+        text = Path(spec.origin).with_name("version.py").read_text()
+    version, cuda = (
+        re.search(rf"(?m)^{name}\b[^=\n]*= *['\"](.+)['\"]", text) for name in ("__version__", "cuda")
+    )
+    return TorchBuild(version[1], cuda[1] if cuda else None) if version else None
+
+
+def gpu() -> Gpu | None:
+    """The first GPU that CUDA counts; None: there is none, or its driver does not serve this PyTorch."""
+    torch = torch_build()
+    if torch is None or torch.cuda is None:
+        return None
+    with suppress(Exception):  # of the bindings without a driver, too
+        driver = importlib.import_module("cuda.bindings.driver")
+        attributes = driver.CUdevice_attribute
+        major, minor = (
+            getattr(attributes, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}")
+            for part in ("MAJOR", "MINOR")
+        )
+        _checked(driver.cuInit(0))
+        device = _checked(driver.cuDeviceGet(0))
+        if _checked(driver.cuDriverGetVersion()) // 1000 >= int(torch.cuda.partition(".")[0]):
+            return Gpu(
+                _checked(driver.cuDeviceGetName(256, device)).partition(b"\0")[0].decode(),
+                10 * _checked(driver.cuDeviceGetAttribute(major, device))
+                + _checked(driver.cuDeviceGetAttribute(minor, device)),
+                int(_checked(driver.cuDeviceTotalMem(device))),
+            )
+    return None
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """The value of a driver's answer; raises if that is an error."""
+    error, *values = answer
+    if error:
+        raise OSError(str(error))
+    return values[0] if values else None
+
+
+def architecture(device: str) -> str | None:
+    """The architecture of the device of that name, as ``sm_90``; None: it is a CPU.
+
+    Raises:
+        UsageError: there is no such device here.
+    """
+    from compare.worker import server
+
+    if server.likely_cpu(device):
+        return None
+    if device == "auto" and (first := gpu()):
+        return first.arch
+    from compare import device as machine
+
+    return machine.arch(machine.pick(device))
+
+
+def check_import(module: str) -> None:
+    """Import a module, unless an earlier run of this installation has imported it.
+
+    Any package that is installed or removed since changes the folder of the packages, and so the name under
+    which that is kept.
+
+    Raises:
+        Exception: what the import raises.
+    """
+    spec = importlib.util.find_spec(module)
+    name = ""
+    with suppress(ImportError, OSError):  # without its packages there is no cache
+        result_cache = importlib.import_module("compare.records.result_cache")
+        packages = Path(sysconfig.get_paths()["purelib"])
+        origin = Path(str(spec and spec.origin))
+        stamps = (f"{path} {path.stat().st_mtime_ns}" for path in (packages, origin))
+        name = result_cache.key(sys.executable, sys.version, module, *stamps)
+    if name and result_cache.read("imported", name):
+        return
+    importlib.import_module(module)
+    if name:
+        result_cache.write("imported", name, True)
