@@ -1,4 +1,4 @@
-"""For ``--verbose`` a line on stderr for each step, with its seconds; without it what is loaded at the start."""
+"""What a run says on stderr without a bar: what it loads at the start, and for ``--verbose`` every step."""
 
 from __future__ import annotations
 
