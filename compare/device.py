@@ -6,6 +6,7 @@ Nothing here asks a GPU anything at import, and nothing changes a setting of the
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -73,10 +74,8 @@ class Declared(Protocol):
 
 def imported_torch() -> Any:
     """PyTorch, imported when it is first needed: `list` and `map` do without its seconds."""
-    import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
-    import torch
-
-    return torch
+    importlib.import_module("numpy")  # before PyTorch, which imports it from C++ and there drops a Ctrl-C
+    return importlib.import_module("torch")
 
 
 def gpu_name() -> str | None:
@@ -91,25 +90,29 @@ def pick(name: str = "auto") -> torch.device:
     Raises:
         UsageError: there is no such device here.
     """
-    import torch
-
+    cuda = imported_torch().cuda
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if cuda.is_available() else "cpu"
     if name == "cpu":
-        return torch.device("cpu")
+        return _device("cpu")
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise UsageError(f"--device {name}: write auto, cpu, cuda or cuda:NUMBER")
-    if not torch.cuda.is_available():
+    if not cuda.is_available():
         raise UsageError(
             f"--device {name}: torch sees no GPU. "
             "'python -m compare doctor' says why; without --device the CPU is used"
         )
-    count = torch.cuda.device_count()
-    index = int(match[1]) if match[1] else torch.cuda.current_device()
+    count = cuda.device_count()
+    index = int(match[1]) if match[1] else cuda.current_device()
     if index >= count:
         raise UsageError(f"--device {name}: this machine has {count} GPU(s), cuda:0 to cuda:{count - 1}")
-    return torch.device("cuda", index)
+    return _device("cuda", index)
+
+
+def _device(*words: str | int) -> torch.device:
+    device: torch.device = imported_torch().device(*words)
+    return device
 
 
 def arch(device: torch.device) -> str | None:

@@ -82,23 +82,6 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def architecture(device: str) -> str | None:
-    """The architecture of the device of that name, as ``sm_90``; None: it is a CPU.
-
-    Raises:
-        UsageError: there is no such device here.
-    """
-    from compare.worker import server
-
-    if server.likely_cpu(device):
-        return None
-    if device == "auto" and (first := gpu()):
-        return first.arch
-    from compare import device as machine
-
-    return machine.arch(machine.pick(device))
-
-
 def check_import(module: str) -> None:
     """Import a module, unless an earlier run of this installation has imported it.
 

@@ -43,8 +43,7 @@ from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
 from compare.model.result import Comparison, Options
-from compare.report.progress import starting
-from compare.report.steps import Steps, steps
+from compare.report.steps import Steps, starting, steps
 from compare.tuning import sweep
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.load:
         prepare(arguments.device)
-    here = installed.architecture(arguments.device)
+    here = _architecture(arguments.device)
     ops = _with_users_files(arguments) if arguments.load else _of_the_project(arguments.only)
     known = [op.name for op in ops]
     for name in arguments.ops:
@@ -58,6 +58,22 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         terminal.put(lambda width: _summary(ops, here, width))
     return status.SUCCESS
+
+
+def _architecture(device: str) -> str | None:
+    """The architecture of the device of that name, as ``sm_90``; None: it is a CPU.
+
+    Raises:
+        UsageError: there is no such device here.
+    """
+    from compare import device as machine
+    from compare.worker import server
+
+    if server.likely_cpu(device):
+        return None
+    if device == "auto" and (first := installed.gpu()):
+        return first.arch
+    return machine.arch(machine.pick(device))
 
 
 def _of_the_project(only: Sequence[str]) -> list[ListedOp]:

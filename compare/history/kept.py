@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from compare import registry
 from compare.history import reading
 from compare.history.map import Map, survey
@@ -39,8 +41,6 @@ def charted(files: Sequence[Path], ops: Sequence[str] = (), only: Sequence[str] 
     Raises:
         UsageError: an op is not on record; or as of `survey`.
     """
-    import msgspec  # which `doctor` does without
-
     read = (
         f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files if file.is_file()
     )

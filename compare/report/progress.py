@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,22 +15,6 @@ Progress = Callable[[str, float], None]
 """`compare.run` calls it with the current step, and the share of the run that is over."""
 FIRST_S, EVERY_S = 2.0, 10.0
 """Where stderr is not a terminal: until the first line, and between two."""
-
-
-@contextmanager
-def starting(what: str, steps: Progress | None) -> Iterator[None]:
-    """Show on a terminal, until the end of the block, what is loaded before there is any progress.
-
-    Without a thread, unlike a bar: the workers' server is forked meanwhile.
-    """
-    shows = steps is None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    if shows:
-        print(what, end="\r", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shows:
-            print("\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def of_run(name: str, steps: Progress | None) -> AbstractContextManager[Progress]:

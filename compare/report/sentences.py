@@ -223,7 +223,8 @@ def _trials(facts: _Facts) -> Iterator[Sentence]:
         else:
             slowest = max(filter(_is_timed, rows), key=figures.cold_us)
             behind = _lead(slowest, default)
-            loss = f"; the slowest is {slowest.configuration.text}: {behind}" if behind else ""
+            at = behind if behind == _NEAR else f"at {behind}"
+            loss = f"; the slowest, {slowest.configuration.text}, is {at}" if behind else ""
             than = f"than the default of {name}, {values}{loss}"
             text = f"No other value is measurably faster{facts.there} {than}."
         yield Sentence(f"trials of {name}", 1.1, text)

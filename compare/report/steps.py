@@ -1,7 +1,8 @@
-"""For ``--verbose``: a line on stderr for each step, with its seconds."""
+"""What a run says on stderr without a bar: what it loads at the start, and for ``--verbose`` every step."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -44,3 +45,19 @@ def steps(verbose: bool) -> Iterator[Steps | None]:
         yield every
     finally:
         every.end()
+
+
+@contextmanager
+def starting(what: str, steps: Steps | None) -> Iterator[None]:
+    """Show on a terminal, until the end of the block, what is loaded before there is any progress.
+
+    Without a thread, unlike a bar: the workers' server is forked meanwhile.
+    """
+    shows = steps is None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if shows:
+        print(what, end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shows:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)

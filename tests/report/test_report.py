@@ -21,6 +21,7 @@ from compare.model.result import CaseComparison, CodeSize, Estimate, Ratio, Role
 from compare.records import archive
 from compare.report import csv_file, markdown, progress, tables, terminal
 from compare.report.sentences import sentences
+from compare.report.steps import starting
 from compare.report.summary import View, correct
 from compare.timing import figures, statistics
 from compare.timing.statistics import estimate
@@ -521,7 +522,7 @@ def test_a_terminal_shows_at_once_what_is_loaded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TERM", "xterm")
     for stream in (terminal_stream, pipe):
         monkeypatch.setattr(sys, "stderr", stream)
-        with progress.starting("softmax: loading PyTorch", None):
+        with starting("softmax: loading PyTorch", None):
             shown = stream.getvalue()
         if stream is terminal_stream:
             assert shown == "softmax: loading PyTorch\r"
