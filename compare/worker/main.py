@@ -220,6 +220,13 @@ class Handlers:
                 return figures.read(request.kernels, request.arch, multiplies=request.multiplies)
             case messages.Enter():
                 self._enter(request)
+            case _:
+                return self._time(request)
+        return None
+
+    def _time(self, request: messages.WorkerRequest[Any]) -> Any:
+        """The value of the answer to a request that times."""
+        match request:
             case messages.Prepare():
                 return self._prepare()
             case messages.CallAgain():

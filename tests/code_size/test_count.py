@@ -491,7 +491,7 @@ def test_what_cannot_be_counted_is_said_why(
 ) -> None:
     impls = [*registry.implementations("vector_add", ["torch.*"]), mine["triton.mine"]]
     (tmp_path / "mine.py").unlink()
-    counting = Counting(impls, mock.Mock())
+    counting = Counting(impls, mock.Mock(), on_gpu=False)
     counting.finish()
     assert counting.code_sizes == {impl.label: code_size(impl) for impl in impls[:-1]}
     assert counting.uncounted["triton.mine"].startswith("code size unread: ")

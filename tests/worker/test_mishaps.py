@@ -163,7 +163,7 @@ def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
     """In parallel: finished rows are kept, and the others are not waited for."""
 
     def interrupted(what: str, done: float) -> None:
-        if "others than triton.right" in what:
+        if "last triton.right" in what:
             raise KeyboardInterrupt
 
     text, only = implemented("slow", "time.sleep(1000)"), ("triton.right", "triton.slow")
