@@ -192,7 +192,7 @@ def test_the_exit_status_says_whether_anything_needed_is_missing(
 
 def test_without_any_package_there_is_a_table_too() -> None:
     words = [sys.executable, "-S", "-m", "compare", "doctor"]  # without site-packages
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "")
     assert re.search(rf"(?m)^ok +Python +everything +[\d.]+ at {re.escape(sys.executable)}$", done.stdout)

@@ -23,7 +23,7 @@ QUEUE = 1000
 """Launches that a GPU holds; the next one waits."""
 
 
-class Gpu:
+class SimulatedGpu:
     """A host and a GPU, each at its own time in microseconds; the GPU works off a queue."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Gpu:
 
 
 class Event:
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: SimulatedGpu) -> None:
         self.gpu, self.at_us = gpu, 0.0
 
     def record(self) -> None:
@@ -74,7 +74,7 @@ class Event:
 class Scratch:
     """The stopwatch's buffer, of 4-byte elements."""
 
-    def __init__(self, gpu: Gpu, size: int) -> None:
+    def __init__(self, gpu: SimulatedGpu, size: int) -> None:
         self.gpu, self.size = gpu, size
 
     def __getitem__(self, part: slice) -> Scratch:
@@ -89,8 +89,8 @@ FLUSH = f"read {4 * L2}"
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    gpu = Gpu()
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
+    gpu = SimulatedGpu()
     cuda = SimpleNamespace(
         Event=lambda enable_timing: Event(gpu),
         Stream=lambda device: None,
@@ -111,13 +111,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 @pytest.fixture
-def watch(gpu: Gpu) -> CudaStopwatch:
+def watch(gpu: SimulatedGpu) -> CudaStopwatch:
     return CudaStopwatch(torch.device("cuda", 0))
 
 
 @for_each("us, host_us", itertools.product([1.0, 3.0, 5000.0], [0.5, 30.0, 130.0, 900.0, 4000.0]))
 def test_a_launch_is_not_timed_as_the_kernel(
-    us: float, host_us: float, gpu: Gpu, watch: CudaStopwatch
+    us: float, host_us: float, gpu: SimulatedGpu, watch: CudaStopwatch
 ) -> None:
     call, name = gpu.kernel(us, host_us), f"{us} {host_us}"
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_a_launch_is_not_timed_as_the_kernel(
 
 
 def test_a_cold_call_comes_after_the_flush_and_a_warm_one_after_itself(
-    gpu: Gpu, watch: CudaStopwatch
+    gpu: SimulatedGpu, watch: CudaStopwatch
 ) -> None:
     def work(take: Callable[[], Reading]) -> list[str]:
         gpu.work.clear()
@@ -143,7 +143,7 @@ def test_a_cold_call_comes_after_the_flush_and_a_warm_one_after_itself(
         assert work(lambda written=written: watch.cold("a", call, written))[:2] == [FLUSH, f"write {dirty}"]  # type: ignore[misc]
 
 
-def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: SimulatedGpu, watch: CudaStopwatch) -> None:
     """As with the copy of an output for the judge: half a copy would look like missing work."""
     watch.behind = gpu.kernel(700.0)
     for take in (lambda: watch.cold("a", gpu.kernel(3)), lambda: watch.warm("a", gpu.kernel(3), 2)):
@@ -152,7 +152,9 @@ def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: Gpu, watch: CudaStop
 
 
 @for_each("us, launches", itertools.product([1.0, 300.0, 20_000.0], [1, 20, 80]))
-def test_hot_calls_never_wait_for_the_gpu(us: float, launches: int, gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_hot_calls_never_wait_for_the_gpu(
+    us: float, launches: int, gpu: SimulatedGpu, watch: CudaStopwatch
+) -> None:
     """Whatever the GPU time, and however many kernels a call launches, up to 90."""
 
     def call() -> None:
@@ -170,7 +172,7 @@ def test_hot_calls_never_wait_for_the_gpu(us: float, launches: int, gpu: Gpu, wa
     assert reading.back_to_back_us == pytest.approx([slower_us] * HOT_KEPT, abs=1.0)
 
 
-def test_the_first_fifth_of_the_hot_blocks_is_dropped(gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_the_first_fifth_of_the_hot_blocks_is_dropped(gpu: SimulatedGpu, watch: CudaStopwatch) -> None:
     calls = itertools.count()
 
     def call() -> None:
@@ -179,7 +181,7 @@ def test_the_first_fifth_of_the_hot_blocks_is_dropped(gpu: Gpu, watch: CudaStopw
     assert watch.hot(call, 10.0).host_us == pytest.approx([LAUNCH_US] * HOT_KEPT)
 
 
-def test_the_first_call_after_a_drain_is_not_hot(gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_the_first_call_after_a_drain_is_not_hot(gpu: SimulatedGpu, watch: CudaStopwatch) -> None:
     calls = itertools.count()
 
     def call() -> None:
@@ -190,7 +192,7 @@ def test_the_first_call_after_a_drain_is_not_hot(gpu: Gpu, watch: CudaStopwatch)
 
 @for_each("us, host_us, calls", [(10_000.0, 5.0, 56), (3.0, 200_000.0, 1), (3.0, 20_000.0, 23)])
 def test_hot_calls_end_with_the_time(
-    us: float, host_us: float, calls: int, gpu: Gpu, watch: CudaStopwatch
+    us: float, host_us: float, calls: int, gpu: SimulatedGpu, watch: CudaStopwatch
 ) -> None:
     """No block begins that the host would not finish in time, and what a caller would free is delivered."""
     behind: list[str] = []
@@ -204,7 +206,9 @@ def test_hot_calls_end_with_the_time(
 
 
 @for_each("idle_us", [5.0, 400.0])
-def test_the_first_call_after_idle_is_told_apart(idle_us: float, gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_the_first_call_after_idle_is_told_apart(
+    idle_us: float, gpu: SimulatedGpu, watch: CudaStopwatch
+) -> None:
     def slow_at_first() -> Callable[[], None]:
         calls = itertools.count()
         return lambda: gpu.launch("kernel", 3.0, host_us=LAUNCH_US if next(calls) else idle_us)
@@ -214,7 +218,7 @@ def test_the_first_call_after_idle_is_told_apart(idle_us: float, gpu: Gpu, watch
     assert watch.cold("a", slow_at_first()).after_idle_us == 0
 
 
-def test_one_that_waits_for_the_gpu_is_exposed_and_ends(gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_one_that_waits_for_the_gpu_is_exposed_and_ends(gpu: SimulatedGpu, watch: CudaStopwatch) -> None:
     def waits() -> None:
         gpu.launch("kernel", 3.0)
         gpu.wait()
@@ -226,7 +230,7 @@ def test_one_that_waits_for_the_gpu_is_exposed_and_ends(gpu: Gpu, watch: CudaSto
     assert gpu.work.count("kernel") == 1  # known by now: no more attempts
 
 
-def test_a_hiccup_of_the_host_costs_a_retake_and_no_sample(gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_a_hiccup_of_the_host_costs_a_retake_and_no_sample(gpu: SimulatedGpu, watch: CudaStopwatch) -> None:
     hiccups = iter([0.0, 3000.0] * 10)
 
     def call() -> None:
@@ -239,14 +243,14 @@ def test_a_hiccup_of_the_host_costs_a_retake_and_no_sample(gpu: Gpu, watch: Cuda
     assert gpu.host_us - before_us < 300  # the wait is as short as before
 
 
-def test_a_first_call_is_timed_to_the_end_of_its_work(gpu: Gpu, watch: CudaStopwatch) -> None:
+def test_a_first_call_is_timed_to_the_end_of_its_work(gpu: SimulatedGpu, watch: CudaStopwatch) -> None:
     gpu.launch("earlier work", 10_000)
     assert host_ms(gpu.kernel(2000, host_us=500), torch.device("cuda", 0)) == pytest.approx(2.5)
     assert watch.empty_us() == pytest.approx(0, abs=1e-6)
 
 
 def test_the_l2_lets_go_of_what_a_kernel_asked_it_to_keep(
-    gpu: Gpu, watch: CudaStopwatch, monkeypatch: pytest.MonkeyPatch
+    gpu: SimulatedGpu, watch: CudaStopwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = stopwatch.driver
     answers = iter([driver.CUresult.CUDA_SUCCESS] * 2 + [driver.CUresult.CUDA_ERROR_NOT_SUPPORTED])
