@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from html import escape
 from pathlib import Path
 from textwrap import shorten
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from markdown_it import MarkdownIt
@@ -26,7 +27,9 @@ from compare.report.html.lanes import Picture
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
 from compare.sandbox.words import printable
-from compare.worker.messages import TracedAccess
+
+if TYPE_CHECKING:  # it imports Triton, for which the device is not decided yet
+    from compare.worker.messages import TracedAccess
 
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _SHOWN = 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import made_up
 from compare.labs import running
 from compare.labs.running import Allowance, HandedIn, Run, Stop, run
 from compare.model.result import Row
+from compare.registry import ROOT
 from compare.worker.server import Forked
 
 CASE = "M=3,N=129,fp32"
@@ -165,3 +168,11 @@ def test_a_file_cannot_say_what_its_kernels_take(tmp_path: Path) -> None:
         assert row.status == "ok", row.reason
         registers.append([kernel.registers for kernel in row.resources])
     assert registers[0] == registers[1] != [1]
+
+
+def test_marking_and_its_pages_leave_triton_to_the_device() -> None:
+    """Whether Triton interprets kernels is decided when it is imported: after a command knows its device."""
+    modules = "compare.commands.grade, compare.commands.lab, compare.labs.marking, compare.labs.classroom"
+    code = f"import sys, {modules}, compare.labs.regrade, compare.report.labs; print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil
+from typing import TYPE_CHECKING
 
-from compare.worker.messages import TracedAccess
+if TYPE_CHECKING:  # it imports Triton, for which the device is not decided yet
+    from compare.worker.messages import TracedAccess
+
 
 SECTOR_BYTES, BANKS, BANK_BYTES, LANES = 32, 32, 4, 32
 SHARED = "shared memory"
