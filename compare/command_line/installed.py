@@ -37,7 +37,7 @@ class Gpu:
 
 
 def torch_build() -> TorchBuild | None:
-    """Of the installed PyTorch; None: there is none, or it does not say."""
+    """Of the installed PyTorch; None if it is missing or does not say."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -51,7 +51,7 @@ def torch_build() -> TorchBuild | None:
 
 
 def gpu() -> Gpu | None:
-    """The first GPU that CUDA counts; None: there is none, or its driver does not serve this PyTorch."""
+    """The first GPU that CUDA counts; None without one, or where its driver does not serve this PyTorch."""
     torch = torch_build()
     if torch is None or torch.cuda is None:
         return None

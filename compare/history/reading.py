@@ -39,7 +39,7 @@ def recorded_here(
     """The files of this machine's GPU in ``results/``, else of the device with the most ops on record.
 
     Args:
-        device: gives the GPU's name (None: there is none); called where there are records of several.
+        device: gives the GPU's name, or None without a GPU; called where there are records of several.
         ops: those that matter; none: all.
 
     Raises:

@@ -64,7 +64,7 @@ class Reading:
     exposed: bool = False
     """The GPU time contains host time: the host was slower than the GPU."""
     after_idle_us: float = 0.0
-    """Host time of the untimed call before a batch, which is the first after idle; 0: there is none."""
+    """Host time of the untimed call before a batch, which is the first after idle; 0 without such a call."""
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def check_hard_inputs(
         probes: of the op's hard cases.
         budget_s: time in seconds; what is left then is not tried.
     """
-    with probes.buffers(by_kind(probes.op, asked.dtype)[0][0]) as kept:
+    with probes.buffers(probes.op.cases.smoke[0]) as kept:
 
         def checked(case: Case) -> Agreement:
             return _checked(impl, case, worker, probes, kept=kept)
