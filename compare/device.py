@@ -263,10 +263,10 @@ def _assemblers() -> dict[str, Path]:
     """
     if named := os.environ.get("TRITON_PTXAS_PATH"):
         return {"triton": Path(named)}
-    found = {"torch": Path(imported_torch().__file__).parent / "bin" / "ptxas"}
+    tools = {"torch": Path(imported_torch().__file__).parent / "bin" / "ptxas"}
     with suppress(ModuleNotFoundError):
-        found["triton"] = build.triton_nvidia() / "bin" / "ptxas"
-    return found
+        tools["triton"] = build.triton_nvidia() / "bin" / "ptxas"
+    return tools
 
 
 @functools.cache

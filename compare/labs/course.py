@@ -164,8 +164,8 @@ class Times:
         for line in self._lines:
             number = line.cells.get("submission id", "")
             if number and base == f"submission_{number}":
-                found = (people.find(name) for name in _names(line) if name)
-                return next((person for person in found if person), None)
+                persons = (people.find(name) for name in _names(line) if name)
+                return next(filter(None, persons), None)
         return None
 
     def of_name(self, name: str) -> tuple[str, Submission | None]:

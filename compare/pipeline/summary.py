@@ -113,8 +113,8 @@ def _milliseconds(each: Sequence[Opened]) -> str:
 
 
 def _kinds(each: Sequence[Opened], what: str) -> str:
-    found = dict.fromkeys(kinds(one)[what] for one in each if one.instructions)
-    return ", ".join(kind for kind in found if kind != "none") or NOTHING
+    names = dict.fromkeys(kinds(one)[what] for one in each if one.instructions)
+    return ", ".join(kind for kind in names if kind != "none") or NOTHING
 
 
 # --------------------------------------------------------------------------- caches

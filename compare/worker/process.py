@@ -136,9 +136,9 @@ class Worker:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
-        found = kept_variables() | scratch.variables()
-        found |= {"COMPARE_LOCK_S": f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"}
-        return found if self._private is None else found | isolation.environment(self._private)
+        variables = kept_variables() | scratch.variables()
+        variables |= {"COMPARE_LOCK_S": f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"}
+        return variables if self._private is None else variables | isolation.environment(self._private)
 
     def ask(self, request: WorkerRequest[AnswerT], step: str = "") -> AnswerT:
         """Send a request and wait for the answer.
