@@ -48,21 +48,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ["COMPARE_CACHE_DIR"] = str(Path(folder).absolute())
     try:
         return _run(sys.argv[1:] if argv is None else list(argv))
-    except UsageError as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        return _status_of(error)
+
+
+def _status_of(error: BaseException) -> int:
+    """The exit status of what ended a command, after its sentence."""
+    if _by_interrupt(error):
         return _complain("interrupted before anything was finished", INCONCLUSIVE)
-    except BrokenPipeError:
+    if isinstance(error, UsageError):
+        return _complain(str(error))
+    if isinstance(error, BrokenPipeError):
         _print_no_more(sys.stdout)  # the reader has closed the pipe
         return CLOSED_PIPE
-    except Exception as error:
-        code = error.errno if isinstance(error, OSError) else None
-        if code in (errno.ENOSPC, errno.EIO):
-            _print_no_more(sys.stdout)
-            return _complain(f"the output could not be printed: {os.strerror(code)}")
-        if os.environ.get("COMPARE_TRACEBACK"):
-            raise
-        return _complain(_explained(error))
+    code = error.errno if isinstance(error, OSError) else None
+    if code in (errno.ENOSPC, errno.EIO):
+        _print_no_more(sys.stdout)
+        return _complain(f"the output could not be printed: {os.strerror(code)}")
+    if os.environ.get("COMPARE_TRACEBACK"):
+        raise error
+    return _complain(_explained(error))
+
+
+def _by_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C led to it: Python 3.11 wraps one that ends a ``__set_name__`` in a RuntimeError."""
+    before = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt) or (before is not None and _by_interrupt(before))
 
 
 def _run(words: list[str]) -> int:
@@ -153,7 +164,7 @@ def _misplaced(command: str, rest: Sequence[str]) -> str:
     return f"{rest[0]}: {who} takes no such argument; {more} shows its own"
 
 
-def _explained(error: Exception) -> str:
+def _explained(error: BaseException) -> str:
     """Where the error was raised, and what to do next."""
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return f"{error.filename}: {error.strerror}. Give another name"
@@ -184,7 +195,7 @@ def _how_to_install() -> str:
     return shlex.join(command)
 
 
-def _files_of_ops(error: Exception) -> list[Path]:
+def _files_of_ops(error: BaseException) -> list[Path]:
     """The files of ops and implementations that raised it or, with a mistake in their syntax, are it."""
     frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     files = [Path(file) for file in (*frames, getattr(error, "filename", None) or "")]

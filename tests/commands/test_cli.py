@@ -247,6 +247,19 @@ def test_ctrl_c_while_it_starts_ends_it(imported: str) -> None:
     assert "compare/" not in stderr
 
 
+def test_an_interrupt_that_python_wraps_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one within a ``__set_name__``, while a module is imported."""
+
+    def interrupted(*_: object) -> Comparison:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("compare.run.run", interrupted)
+    assert cli.main(["softmax"]) == INCONCLUSIVE
+    assert "interrupted before anything was finished" in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 def test_no_module_of_the_current_folder_is_imported(tmp_path: Path) -> None:
     """Neither by the command nor by a process that it starts; Python's own start is another matter."""
