@@ -409,8 +409,8 @@ _WATCH = (
     # Calls before each access, to host/watch.cpp.  AddressSanitizer's leave out a write after a read.
     "-fsanitize=thread",
     "-fsanitize=alignment,bounds,integer-divide-by-zero",
-    *("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s"),  # not the sanitizers' own
 )
+_NOT_THE_SANITIZERS_OWN = ("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s")
 
 
 def host_runtime() -> Path:
@@ -427,21 +427,28 @@ def _host_runtime_name() -> str:
     return f"libhost-{digest(*contents, _host_command(sanitizing()), _identity(gxx()))}.so"
 
 
-def host_header() -> Path:
+def host_header(watched: bool = False) -> Path:
     """The header that every host build of a kernel starts with; its precompiled form, which g++ uses, is
     beside it.
 
     Parsing CUDA's headers takes longer than compiling most kernels.
     """
-    return _compiled_header(*_host_header())
+    text = '#include "launch.h"\n'
+    return _compiled_header(*_header("host", text, (flags.HOST,), _kernel_command(watched)))
+
+
+def shared_host_builds() -> list[Path]:
+    """The files that host builds of all kernels share, built."""
+    headers = [host_header(), host_header(watched=True)]
+    return [host_runtime(), *headers, *(header.with_name(f"{header.name}.gch") for header in headers)]
+
+
+def _kernel_command(watched: bool) -> list[str]:
+    return [*_host_command(sanitizing()), *(_WATCH if watched else ())]
 
 
 Header = tuple[str, str, list[str]]
 """A header's name in the cache, its text, and the g++ command for it and for sources that start with it."""
-
-
-def _host_header() -> Header:
-    return _header("host", '#include "launch.h"\n', (flags.HOST,), _host_command(sanitizing()))
 
 
 def _pybind_header() -> Header:
@@ -482,15 +489,16 @@ def host_kernel(source: str, name: str, watched: bool = False) -> Path:
     """
     users = source_text(source)
     text = f"{for_host(users)}\nHOST_ENTRY({name})\n"
-    runtime, header = host_runtime(), host_header()
-    command = [*_host_command(sanitizing()), "-g1", *(_WATCH if watched else ()), "-include", str(header)]
+    runtime, header = host_runtime(), host_header(watched)
+    command = [*_kernel_command(watched), "-include", str(header)]
+    libraries = _NOT_THE_SANITIZERS_OWN if watched else ()
     folders = flags.KERNELS, flags.HOST
     key = digest(_contents(text, folders), command, runtime.name, _identity(gxx()))
 
     def make(product: Path) -> None:
         file = product.with_suffix(".cpp")
         file.write_text(text)
-        run([*command, file, runtime, "-o", product], name, users)
+        run([*command, file, runtime, *libraries, "-o", product], name, users)
 
     return _cached(f"{_stem(name)}-{key}.so", make)
 

@@ -101,13 +101,20 @@ class Allocation:
     bytes: int
     poison: int = POISON
 
+    def hit(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Whether the guard zones before and past the allocation are poison no more."""
+        # Two bytes at a time: an odd number of bytes ends within a pair.
+        before, end, past = ZONE_BYTES // 2, ZONE_BYTES + self.bytes, (ZONE_BYTES + self.bytes + 1) // 2
+        zones = [self.buffer[:before] != self.poison, self.buffer[past:] != self.poison]
+        within = self.buffer.view(torch.uint8)[end : 2 * past] != self.poison >> 8 & 0xFF
+        return zones[0].any(), zones[1].any() | within.any()
+
     def overwritten(self, place: Literal["before", "past"]) -> torch.Tensor:
         """Which bytes of the guard zone before or past the allocation are no longer poison."""
         poison = poisoned(2, self.buffer.device, self.poison).view(torch.uint8)
         pairs = self.buffer.view(torch.uint8).view(-1, 2)
         if place == "before":
             return (pairs[: ZONE_BYTES // 2] != poison).flatten()
-        # An odd number of bytes ends within a pair.
         return (pairs[(ZONE_BYTES + self.bytes) // 2 :] != poison).flatten()[self.bytes % 2 :]
 
     def violation(self, place: Literal["before", "past"]) -> str:
@@ -190,7 +197,7 @@ class GuardedMemory(DispatchMode):
         if not zones:
             return []
         # One synchronization of the GPU for all zones.
-        written = torch.stack([each.overwritten(place).any() for each, place in zones]).tolist()
+        written = torch.stack([hit for each in self.allocations for hit in each.hit()]).tolist()
         return [each.violation(place) for (each, place), hit in zip(zones, written, strict=True) if hit]
 
     def owns(self, tensor: torch.Tensor) -> bool:

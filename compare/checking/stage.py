@@ -86,8 +86,8 @@ class LocalStage:
         on_cpu = self._device.type == "cpu"
         with threads_for(nbytes) if on_cpu else contextlib.nullcontext(), kernels_run() as ran:
             returned, delivered = self._run(guard, expected)
+            violations = tuple(guard.violations())
         problem = wrong_kind(returned, expected, self._device)
-        violations = tuple(guard.violations())
         if problem is not None:
             return CallResult(None, problem, violations, borrowed=guard.borrowed)
         outputs = tensors_of(returned)

@@ -176,7 +176,7 @@ def _class_of(arguments: argparse.Namespace, whole: bool, unpacked: Path) -> _Cl
 def grade(arguments: argparse.Namespace) -> int:
     from compare.labs import by_hand, classroom, hand_ins
     from compare.labs.lab import read
-    from compare.labs.running import stop_on_signals
+    from compare.labs.running import COMMAND_MODULES, stop_on_signals
     from compare.sandbox import isolation
     from compare.worker.start import prepare
 
@@ -194,7 +194,7 @@ def grade(arguments: argparse.Namespace) -> int:
             "submissions would run with all your rights: this machine offers no isolation "
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
-    device = prepare(arguments.device)
+    device = prepare(arguments.device, commands=COMMAND_MODULES)
     timeout_s = arguments.timeout
     if timeout_s is None:
         timeout_s = _ON_CPU_S if device.type == "cpu" else Options.timeout_s

@@ -125,12 +125,12 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     """Run the tests of every task that is started; no speed is shown."""
     from compare.device import pick
     from compare.labs import marking, work
-    from compare.labs.running import Allowance, stop_on_signals
+    from compare.labs.running import COMMAND_MODULES, Allowance, stop_on_signals
     from compare.report import labs as pages
     from compare.worker.start import prepare
 
     mine = work.read_folder(folder)
-    prepare(device, mine.lab.ops)
+    prepare(device, mine.lab.ops, COMMAND_MODULES)
     mine = replace(mine, allowance=Allowance(stop=stop_on_signals()))
     if pick(device).type == "cpu":
         outputs.say(f"{mine.name}: the first group of each file, then all groups")

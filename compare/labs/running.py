@@ -20,6 +20,11 @@ from compare.sandbox.environment import kept_variables
 from compare.worker import server
 
 _LOOK_S = 0.05
+COMMAND_MODULES = (
+    *("compare.commands.compare", "compare.run", "compare.report.terminal", "compare.report.markdown"),
+    *("torch._dynamo", "triton.experimental.gluon.nvidia.hopper"),
+)
+"""What a comparison imports before it runs, but for implementations."""
 _ARCH = "sm_90a"
 """Without a GPU kernels are compiled for this architecture, and figures are of it."""
 _USAGE = 2

@@ -9,6 +9,7 @@ with the environment, date and ceilings of their own run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -132,6 +133,12 @@ def read(path: Path) -> tuple[Comparison, ...]:
     return loads(read_text(path, _MOST_BYTES), str(path))
 
 
+@functools.lru_cache(maxsize=32)
+def _read_once(path: Path, changed_ns: int, size: int) -> tuple[Comparison, ...]:
+    """`read`, which takes long, once for all cases of an op; anew where the file has changed."""
+    return read(path)
+
+
 def device_slug(device: str) -> str:
     """``NVIDIA H100 80GB HBM3`` -> ``nvidia-h100-80gb-hbm3``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
@@ -240,7 +247,8 @@ def files_in(root: Path = RESULTS, pattern: str = "*/*.json") -> list[Path]:
 
 def runs_of(op: str, root: Path = RESULTS) -> list[Comparison]:
     """Every recorded run of ``op`` on any device, newest first."""
-    runs = [run for path in files_in(root, f"*/{op}.json") for run in read(path)]
+    stats = [(path, path.stat()) for path in files_in(root, f"*/{op}.json")]
+    runs = [run for path, stat in stats for run in _read_once(path, stat.st_mtime_ns, stat.st_size)]
     return sorted(runs, key=lambda run: run.created, reverse=True)
 
 

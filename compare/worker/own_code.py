@@ -110,10 +110,9 @@ def _shared_builds() -> list[Path]:
     if isolation.has_gpu():
         return []
     try:
-        runtime, header = build.host_runtime(), build.host_header()
+        return build.shared_host_builds()
     except build.BuildError:  # a worker meets it too, and reports it
         return []
-    return [runtime, header, header.with_name(f"{header.name}.gch")]
 
 
 def enter() -> None:

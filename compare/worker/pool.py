@@ -79,8 +79,7 @@ class WorkerPool:
         self._building = building(impls, self._device, dtypes)
         if self._device.type == "cpu" and any(impl.route == "cupy" and to_load(impl) for impl in impls):
             with suppress(build.BuildError):  # the worker meets it too, and reports it
-                build.host_runtime()
-                build.host_header()
+                build.shared_host_builds()
 
     def built_s(self, impl: Implementation, dtype: str) -> float:
         """Wait for the build of what ``impl`` loads for ``dtype``; returns its seconds, 0 where nothing was

@@ -183,11 +183,18 @@ def allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, hard))
 
 
-def start(ops: Sequence[str] = (), *, from_here: bool = False, interpreted: bool | None = None) -> _Server:
+def start(
+    ops: Sequence[str] = (),
+    *,
+    commands: Sequence[str] = (),
+    from_here: bool = False,
+    interpreted: bool | None = None,
+) -> _Server:
     """The server, started unless it is running.
 
     Args:
         ops: it imports their modules, if it is not running yet.
+        commands: so it does the modules of commands that it will fork.
         from_here: fork it from this process, which has imported PyTorch and not used it.
         interpreted: as of `Order`.
     """
@@ -197,7 +204,7 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False, interpreted: bool
         if interpreted in _running and _running[interpreted].ended:
             _running.pop(interpreted).channel.close()
         if interpreted not in _running:
-            modules = [*_MODULES, *(module for op in ops for module in modules_of(op))]
+            modules = [*_MODULES, *commands, *(module for op in ops for module in modules_of(op))]
             ours, theirs = socket.socketpair()
             # Later this process may have initialised CUDA.
             from_here = from_here and all(other.pid is None for other in _running.values())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
+def prepare(device: str = "auto", ops: Sequence[str] = (), commands: Sequence[str] = ()) -> torch.device:
     """The device to run on; starts the workers' server in the background.
 
     Call it before a Triton kernel is imported: ``TRITON_INTERPRET`` is read when a kernel is decorated.
@@ -22,6 +22,7 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     Args:
         device: as on the command line.
         ops: the server imports their modules.
+        commands: it also imports these modules, of commands that it will fork.
 
     Raises:
         UsageError: there is no such device, or this process may open too few files.
@@ -33,11 +34,11 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     from compare.device import imported_torch, pick
 
     imported_torch()
-    server.start(ops, from_here=_is_clean_command())
+    server.start(ops, commands=commands, from_here=_is_clean_command())
     picked = pick(device)
     if picked.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-    server.start(ops)
+    server.start(ops, commands=commands)
     return picked
 
 

@@ -436,6 +436,16 @@ def test_a_project_whose_path_has_a_quote_is_compiled(
     assert (command, folders) == (["nvcc", "-Ic", "d's.cu"], ["a's", "b's"])
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("cache")
+def test_precompiled_headers_fit_what_includes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """g++ is silent about one that does not fit, and parses CUDA's headers for each kernel again."""
+    monkeypatch.setattr(flags, "HOST_CXX", (*flags.HOST_CXX, "-Winvalid-pch", "-Werror=invalid-pch"))
+    for watched in (False, True):
+        assert build.host_kernel("vector_add", "vector_add_scalar_kernel<float>", watched).is_file()
+    assert build.pybind_module("vector_add", "host").is_file()
+
+
 @pytest.mark.usefixtures("cache")
 def test_what_a_killed_build_left_is_removed_by_the_next() -> None:
     left = build.cache_dir() / "thing.part" / "thing"
