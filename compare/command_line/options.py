@@ -77,6 +77,11 @@ def add_page(add: Callable[..., Any]) -> None:
     add_file(add, "html", "one self-contained page with figures and sources")
 
 
+def add_junit(add: Callable[..., Any]) -> None:
+    """``--junit`` of comparisons."""
+    add_file(add, "junit", "JUnit XML for continuous integration: a test for each implementation and case")
+
+
 def add_records(add: Callable[..., Any]) -> None:
     """``--records``, for `history.reading.files_of`."""
     add(

@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("files").add_argument
     options.add_tables(add, "all results, raw samples included", "implementation and case")
     options.add_page(add)
+    options.add_junit(add)
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
     options.add_verbose(add)
 
@@ -362,9 +363,9 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: S
                 *(op, arguments.crossover, base, how, memory_bytes),
                 lambda each: driver.run(op, each, progress, pool=pool),
             )
-    elif arguments.json or arguments.csv or arguments.html:
+    elif arguments.json or arguments.csv or arguments.html or arguments.junit:
         raise UsageError(
-            "--json, --csv and --html need times measured here, and there is no GPU: --markdown has "
+            "--json, --csv, --html and --junit need times measured here, and there is no GPU: --markdown has "
             "the table, results/ the records that it is made from"
         )
     else:
