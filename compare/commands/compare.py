@@ -21,9 +21,10 @@ examples:
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
-  1  at least one is wrong, or faster than the lower bound on its time
+  1  at least one is wrong, raised an error, does not compile, or is faster than the lower bound
+     on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
-  3  inconclusive: interrupted, or an implementation raised an error, does not compile or never ran
+  3  inconclusive: interrupted, or none ran, or one of --load never ran
   141  the reader of the output has closed the pipe, as 'head' does
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
