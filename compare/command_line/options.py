@@ -19,7 +19,7 @@ COMMANDS = (
     *("map", "show", "new-op", "lab", "predict", "grade"),
 )
 """Words that name no op; `compare.cli` has their modules."""
-FILES = ("plot", "json", "csv", "markdown", "html", "junit", "gradescope", "canvas", "moodle")
+FILES = ("plot", "json", "csv", "markdown", "html", "junit", "trace", "gradescope", "canvas", "moodle")
 """Options that name a file to be written: `compare.cli` checks them before the command's work."""
 
 _DAY_S = 86400.0

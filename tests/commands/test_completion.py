@@ -33,6 +33,7 @@ def completed(line: str, *flags: str) -> tuple[int, list[str]]:
     return done.returncode, [word.rstrip() for word in done.stdout.split("\n") if word.strip()]
 
 
+@pytest.mark.thorough
 @for_each(
     "line, words",
     [
