@@ -21,8 +21,7 @@ examples:
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
-  1  at least one is wrong, raised an error, does not compile, or is faster than the lower bound
-     on its time
+  1  at least one is wrong, raised an error, does not compile, or beats the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
   3  inconclusive: interrupted, or none ran, or one of --load never ran
   141  the reader of the output has closed the pipe, as 'head' does
@@ -51,7 +50,7 @@ from compare.tuning import sweep
 if TYPE_CHECKING:
     import torch
 
-    from compare.report.trace import Trace
+    from compare.report.trace import Timeline
 
 BUDGET_S = 3.0
 SWEEP_BUDGET_S = 2.0
@@ -158,14 +157,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _traced(file: Path | None) -> Iterator[Trace | None]:
+def _traced(file: Path | None) -> Iterator[Timeline | None]:
     """The trace of a whole command if there is a file for it; it is written however the command ends."""
     if file is None:
         yield None
         return
-    from compare.report.trace import Trace
+    from compare.report.trace import Timeline
 
-    trace = Trace()
+    trace = Timeline()
     try:
         yield trace
     finally:

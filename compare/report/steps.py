@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compare.report.trace import Progress, Trace
+    from compare.report.trace import Progress, Timeline
 
 
 class Steps:
@@ -40,7 +40,7 @@ class Log:
     """Where a command's steps go: to stderr, to a trace, to both, or nowhere."""
 
     steps: Steps | None
-    trace: Trace | None
+    trace: Timeline | None
 
     def __call__(self, what: str) -> None:
         """A step begins that belongs to no op's run."""

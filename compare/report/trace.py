@@ -31,7 +31,7 @@ _NAMES = {
 """What a worker's parts are called here, in their order; others overlap them."""
 
 
-class Trace:
+class Timeline:
     """Collects the steps of a whole command.
 
     Args:

@@ -13,7 +13,7 @@ import made_up
 from compare import cli
 from compare.command_line.status import USAGE
 from compare.model.op import UsageError
-from compare.report.trace import Trace
+from compare.report.trace import Timeline
 from compare.worker.checking import CheckOutcome
 
 CASE = "on N=64,fp32"
@@ -42,7 +42,7 @@ def events_of(text: str) -> tuple[list[dict[str, Any]], dict[tuple[int, int], tu
 
 def test_steps_and_the_parts_of_a_worker_are_spans() -> None:
     clock_s = iter([100.0, 100.0, 102.0, 104.0, 105.0, 108.0])
-    trace = Trace(lambda: next(clock_s))
+    trace = Timeline(lambda: next(clock_s))
     progress = trace.beside("softmax", lambda what, done: None)
     outcome = CheckOutcome(
         seconds={
