@@ -53,8 +53,9 @@ def of(comparison: Comparison, yours: Collection[str] = ()) -> int:
         yours: labels from a user's files, each of which has to run on one case at least.
     """
     rows = [row for case in comparison.cases for row in case.rows]
-    if any(row.status in WRONG or (row.status == "failed" and not row.by_judge) for row in rows):
-        return FAILURE
+    failed = any(row.status == "failed" and not row.by_judge for row in rows)
+    if any(row.status in WRONG for row in rows) or (failed and not comparison.interrupted):
+        return FAILURE  # an interrupt may make a row fail, and makes none wrong
     ran = {row.label for row in rows if row.agreement}
     missed = {row.label for row in rows} & set(yours) - ran
     by_judge = any(row.by_judge for row in rows)

@@ -341,7 +341,7 @@ def check_exit_codes(program: building.Program, right: running.ProgramRun, wrong
         (0, {"program": program}, {"cannot": "it needs more"}),
         (0, {"program": program, "ran": right}),
         (3, {"cannot": "it needs more"}),
-        (3, {"program": program}, {"failed": "nvcc"}),
+        (1, {"program": program}, {"failed": "nvcc"}),
         (1, {"program": program, "ran": wrong}, {"failed": "nvcc"}),
     ):
         outcomes = tuple(ProgramOutcome("triton.x", ARCH, **each) for each in fields)

@@ -122,6 +122,7 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
         ({}, True, INCONCLUSIVE),
         ({"status": "unavailable", "reason": "needs sm_90", "agreement": None}, False, SUCCESS),
         ({"status": "failed", "reason": "RuntimeError"}, False, FAILURE),
+        ({"status": "failed", "reason": "its process was killed"}, True, INCONCLUSIVE),
         ({"status": "failed", "reason": "the judge's own", "by_judge": True}, False, INCONCLUSIVE),
         ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, False, FAILURE),
         ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, True, FAILURE),
