@@ -1,4 +1,4 @@
-"""``python -m compare softmax``."""
+"""``python -m compare softmax``.  PYTHON_ARGCOMPLETE_OK: the shell may ask this what completes a command."""
 
 import os
 import sys
@@ -9,6 +9,12 @@ if sys.path[0] in ("", os.getcwd()):  # noqa: PTH109 - a pathlib.py there must n
 import signal
 
 try:
+    if "_ARGCOMPLETE" in os.environ:
+        from compare.cli import parser_of
+        from compare.command_line.completion import complete
+
+        complete(parser_of)
+
     from compare.sandbox.environment import begin_again_without_others
 
     begin_again_without_others()

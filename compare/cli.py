@@ -11,7 +11,6 @@ import platform
 import re
 import shlex
 import shutil
-import signal
 import sys
 import textwrap
 import traceback
@@ -23,15 +22,13 @@ from typing import TextIO
 
 from compare import places, registry
 from compare.command_line import options, outputs
-from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
+from compare.command_line.status import CLOSED_PIPE, INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.op import UsageError
 from compare.sandbox.words import printable
 
 VERSION = "0.1.0"
 MAX_ARGUMENT = 4096
 """Characters of an argument: as many as a path may have."""
-CLOSED_PIPE = 128 + signal.SIGPIPE
-"""The exit status that a shell gives to what a closed pipe ends."""
 _HELP_WIDTH = 80
 _START = """The same GPU operation in PyTorch, Triton and CUDA C++.
   python -m compare softmax            one of {ops} ops (list)

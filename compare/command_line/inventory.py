@@ -60,10 +60,18 @@ def listed_op(op: Op) -> ListedOp:
 
 def inventory() -> tuple[ListedOp, ...]:
     """Every op of the project.  After a change of its sources this imports all, with PyTorch and Triton."""
-    name = result_cache.of_sources("torch", "triton", "cupy-cuda13x", "cuda-bindings")
-    kept = result_cache.read(_KIND, name)
-    if kept is not None:
-        return tuple(map(partial(decode, ListedOp), kept))
+    if (ops := kept()) is not None:
+        return ops
     ops = tuple(listed_op(registry.get_op(op)) for op in registry.op_names())
-    result_cache.write(_KIND, name, encode(ops))
+    result_cache.write(_KIND, _name(), encode(ops))
     return ops
+
+
+def kept() -> tuple[ListedOp, ...] | None:
+    """`inventory` if an earlier run has kept it, and no source has changed since; imports nothing heavy."""
+    values = result_cache.read(_KIND, _name())
+    return None if values is None else tuple(map(partial(decode, ListedOp), values))
+
+
+def _name() -> str:
+    return result_cache.of_sources("torch", "triton", "cupy-cuda13x", "cuda-bindings")

@@ -19,7 +19,7 @@ COMMANDS = (
     *("map", "show", "new-op", "lab", "predict", "grade"),
 )
 """Words that name no op; `compare.cli` has their modules."""
-FILES = ("plot", "json", "csv", "markdown", "html", "junit", "gradescope", "canvas", "moodle")
+FILES = ("plot", "json", "csv", "markdown", "html", "junit", "trace", "gradescope", "canvas", "moodle")
 """Options that name a file to be written: `compare.cli` checks them before the command's work."""
 
 _DAY_S = 86400.0
@@ -75,6 +75,11 @@ def add_tables(add: Callable[..., Any], everything: str, line: str) -> None:
 def add_page(add: Callable[..., Any]) -> None:
     """``--html``, for `outputs.html_page`."""
     add_file(add, "html", "one self-contained page with figures and sources")
+
+
+def add_junit(add: Callable[..., Any]) -> None:
+    """``--junit`` of comparisons."""
+    add_file(add, "junit", "JUnit XML for continuous integration: a test for each implementation and case")
 
 
 def add_records(add: Callable[..., Any]) -> None:

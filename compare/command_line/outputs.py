@@ -83,9 +83,14 @@ def renderers(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Com
     """
     # Start-up: --help and mistakes need nothing that renders, and only --html needs Jinja2.
     from compare.records import archive
-    from compare.report import csv_file, markdown  # start-up
+    from compare.report import csv_file, junit, markdown  # start-up
 
-    by_option = {"json": archive.dumps, "csv": csv_file.dumps, "markdown": markdown.dumps}
+    by_option = {
+        "json": archive.dumps,
+        "csv": csv_file.dumps,
+        "markdown": markdown.dumps,
+        "junit": junit.dumps,
+    }
     if arguments.html:
         from compare.report.html import figures, page  # start-up
 

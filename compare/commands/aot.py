@@ -8,9 +8,9 @@ examples:
 
 exit status:
   0  every possible program was built; on a GPU, all that it can run are correct
-  1  a program's output is wrong
+  1  a program's output is wrong, or it failed to compile or to run
   2  a mistake in the command, its files or the machine's setup
-  3  inconclusive: something failed to compile or to run, or no program is possible
+  3  inconclusive: no program is possible
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ def build_and_show(arguments: argparse.Namespace, archs: Sequence[str], out: Pat
 
 
 def _exit_status(report: ProgramReport) -> int:
-    if any(one.ran and not one.ran.agreement.passed for one in report.outcomes):
+    if any(one.failed or (one.ran and not one.ran.agreement.passed) for one in report.outcomes):
         return FAILURE
-    built = any(one.program for one in report.outcomes)
-    return INCONCLUSIVE if any(one.failed for one in report.outcomes) or not built else SUCCESS
+    return SUCCESS if any(one.program for one in report.outcomes) else INCONCLUSIVE

@@ -21,9 +21,9 @@ examples:
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
-  1  at least one is wrong, or faster than the lower bound on its time
+  1  at least one is wrong, raised an error, does not compile, or beats the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
-  3  inconclusive: interrupted, or an implementation raised an error, does not compile or never ran
+  3  inconclusive: interrupted, or none ran, or one of --load never ran
   141  the reader of the output has closed the pipe, as 'head' does
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
@@ -33,7 +33,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,11 +44,13 @@ from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
 from compare.model.result import Comparison, Options
-from compare.report.steps import Steps, starting, steps
+from compare.report.steps import Log, starting, steps
 from compare.tuning import sweep
 
 if TYPE_CHECKING:
     import torch
+
+    from compare.report.trace import Timeline
 
 BUDGET_S = 3.0
 SWEEP_BUDGET_S = 2.0
@@ -89,7 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("files").add_argument
     options.add_tables(add, "all results, raw samples included", "implementation and case")
     options.add_page(add)
+    options.add_junit(add)
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
+    trace = (
+        "what the run did when, each worker and step: a Chrome trace for ui.perfetto.dev or speedscope.app"
+    )
+    options.add_file(add, "trace", trace)
     options.add_verbose(add)
 
 
@@ -136,20 +144,31 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
-    with steps(arguments.verbose) as log:
-        _say(log, "importing PyTorch")
+    with steps(arguments.verbose) as verbose, _traced(arguments.trace) as trace:
+        log = Log(verbose, trace)
+        log("importing PyTorch")
         from compare.worker.start import prepare
 
         # Workers are forks of what this starts: those of a lab's hand-in know no kernel of the project.
-        with starting(f"{arguments.what}: loading PyTorch", log):
+        with starting(f"{arguments.what}: loading PyTorch", verbose):
             device = prepare(arguments.device, () if arguments.own_code else names)
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
 
 
-def _say(log: Steps | None, step: str) -> None:
-    if log:
-        log(step)
+@contextmanager
+def _traced(file: Path | None) -> Iterator[Timeline | None]:
+    """The trace of a whole command if there is a file for it; it is written however the command ends."""
+    if file is None:
+        yield None
+        return
+    from compare.report.trace import Timeline
+
+    trace = Timeline()
+    try:
+        yield trace
+    finally:
+        outputs.write(file, trace.dumps())
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -243,7 +262,7 @@ def _check_sizes(op: Op, cases: Sequence[Case]) -> None:
             return
 
 
-def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> int:
+def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -> int:
     """Compare one op after another: show, record and write what is finished; the exit status."""
     from compare import run as driver
     from compare.report import terminal
@@ -257,9 +276,9 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps 
     failures: list[str] = []
     try:
         for op, how in work:
-            with of_run(op.name, log) as progress:
-                comparison = driver.run(op, how, progress)
-            _say(log, "printing")
+            with of_run(op.name, log.steps) as progress:
+                comparison = driver.run(op, how, log.beside(op.name, progress))
+            log("printing")
             done.append(comparison)
             if arguments.record:  # a failure is reported at the end: the next op is compared all the same
                 failures += outputs.failures([partial(_record, comparison)])
@@ -274,20 +293,22 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Steps 
                 break
     finally:
         if done:
-            _say(log, "writing files")
+            log("writing files")
             failures += outputs.failures(outputs.writes(arguments, done, **renderers))
     if failures:
         raise UsageError("; ".join(failures))
     return status.worst(statuses)
 
 
-def _work(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> list[tuple[Op, Options]]:
+def _work(arguments: argparse.Namespace, device: torch.device, log: Log) -> list[tuple[Op, Options]]:
     """The ops and how each is to be compared: a mistake in any of them is found before the first is run."""
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
-    _say(log, "importing the implementations")
+    log("importing the implementations")
     one = None if arguments.what == "all" else arguments.what
-    with starting(f"{arguments.what}: loading its implementations in PyTorch, Triton and CUDA C++", log):
+    with starting(
+        f"{arguments.what}: loading its implementations in PyTorch, Triton and CUDA C++", log.steps
+    ):
         files = options.load(arguments.load, one, others=arguments.own_code)
     selected = options.select(files, arguments.only)
     if arguments.matched:
@@ -336,7 +357,7 @@ def _record(comparison: Comparison) -> None:
     print(f"recorded in {archive.record(comparison)}", file=sys.stderr)
 
 
-def search_crossover(arguments: argparse.Namespace, device: torch.device, log: Steps | None) -> int:
+def search_crossover(arguments: argparse.Namespace, device: torch.device, log: Log) -> int:
     """Where the fastest way changes, from runs of the op on a GPU or else ``results/``; the exit status."""
     from compare import device as machine
     from compare import run as driver
@@ -356,15 +377,15 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: S
         memory_bytes = machine.environment(device).memory_bytes
         with (
             WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
-            of_run(op.name, log) as progress,
+            of_run(op.name, log.steps) as progress,
         ):
             search = crossover.find(
                 *(op, arguments.crossover, base, how, memory_bytes),
-                lambda each: driver.run(op, each, progress, pool=pool),
+                lambda each: driver.run(op, each, log.beside(op.name, progress), pool=pool),
             )
-    elif arguments.json or arguments.csv or arguments.html:
+    elif arguments.json or arguments.csv or arguments.html or arguments.junit:
         raise UsageError(
-            "--json, --csv and --html need times measured here, and there is no GPU: --markdown has "
+            "--json, --csv, --html and --junit need times measured here, and there is no GPU: --markdown has "
             "the table, results/ the records that it is made from"
         )
     else:

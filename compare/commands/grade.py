@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_file(add, "csv", "one line for each submission")
     options.add_file(add, "canvas", "points for Canvas's gradebook, as CSV")
     options.add_file(add, "moodle", "points for Moodle's gradebook, as CSV")
-    options.add_file(add, "junit", "JUnit XML")
+    options.add_file(add, "junit", "JUnit XML: a test for each part")
     options.add_file(add, "gradescope", "Gradescope's results.json, of one submission")
     options.add_file(add, "markdown", "the page of a class")
     options.add_file(add, "html", "the page of a class, as HTML")
@@ -273,7 +273,7 @@ def _write_and_show(
         csv=pages.csv,
         canvas=lambda marks: gradebook.canvas(marks, labs, students.absent),
         moodle=lambda marks: gradebook.moodle(marks, labs, students.absent),
-        junit=pages.junit,
+        junit=pages.as_junit,
         gradescope=lambda marks: gradescope.results(marks[0], labs),
         markdown=page,
         html=lambda marks: pages.html(page(marks), "Marks"),

@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_records(add)
     options.add_tables(add, "all figures, raw samples included", "implementation and case")
     options.add_page(add)
+    options.add_junit(add)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -46,6 +46,8 @@ class Change:
     new_us: Estimate | None = None
     source_changed: bool = False
     detail: str = ""
+    history_us: tuple[float | None, ...] = ()
+    """Of three files or more the median in each; None where the row is not correct or not timed."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ class Diff:
     counts: Mapping[Outcome, int] = field(default_factory=dict)
     in_both: int = 0
     """How many rows are in both files; without one nothing was compared."""
+    files: tuple[str, ...] = ()
+    """Of three or more their names and dates, as given."""
+    in_order: bool = True
+    """Whether the dates ascend."""
 
     @property
     def worse(self) -> bool:
@@ -76,33 +82,29 @@ def diff(old: Sequence[Comparison], new: Sequence[Comparison], only: Sequence[st
         new: the runs to judge.
         only: glob patterns over labels; none means all.
     """
-    before, after = (
-        {key: row for key, row in newest(runs).items() if registry.is_among(row.row.label, only)}
-        for runs in (old, new)
-    )
+    before, after = _chosen(old, only), _chosen(new, only)
     changes = [_change(key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
-    both = [(before[key], after[key]) for key in before if key in after]
-    # Without a row in both, the machines are those of the newest runs.
-    newest_pair = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
-    machines = (line for pair in both or newest_pair for line in _differences(*pair))
-    ceilings = (line for pair in both for line in _ceilings(*pair))
     return Diff(
-        tuple(dict.fromkeys((*machines, *ceilings))),
+        machines(old, new, only),
         tuple(changes),
         Counter(each.outcome for each in changes),
-        len(both),
+        len(before.keys() & after.keys()),
     )
+
+
+def _chosen(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded]:
+    return {key: row for key, row in newest(runs).items() if registry.is_among(row.row.label, only)}
 
 
 def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
     if new is None:
         assert old is not None
-        cold = _cold(old.row) if old.row.status == "ok" else None
+        cold = measured(old.row) if old.row.status == "ok" else None
         return Change(*key, "lost" if cold else "untimed", old_us=cold, detail="only in the old")
     if old is None:
-        return Change(*key, "new", new_us=_cold(new.row), detail=f"only in the new: {_state(new.row)}")
+        return Change(*key, "new", new_us=measured(new.row), detail=f"only in the new: {_state(new.row)}")
     changed = old.row.source_hash != new.row.source_hash
-    before, after = _cold(old.row), _cold(new.row)
+    before, after = measured(old.row), measured(new.row)
     if old.row == new.row:
         return Change(*key, "same", _EQUAL if before else None, old_us=before, new_us=after)
     if old.row.status == "ok" and new.row.status != "ok":
@@ -123,7 +125,7 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
     return Change(*key, outcome, statistics.widened(ratio, least), least, before, after, changed)
 
 
-def _cold(row: Row) -> Estimate | None:
+def measured(row: Row) -> Estimate | None:
     """Its measured time; a replayed one belongs to another run."""
     cold = row.timing.cold_us if row.timing and not row.recorded else None
     return cold if cold and cold.median > 0 and cold.low > 0 else None
@@ -138,6 +140,19 @@ def _state(row: Row) -> str:
 
 
 # --------------------------------------------------------------------------- the machines
+
+
+def machines(
+    old: Sequence[Comparison], new: Sequence[Comparison], only: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """How machines, software and ceilings of two files differ, one line each."""
+    before, after = _chosen(old, only), _chosen(new, only)
+    both = [(before[key], after[key]) for key in before if key in after]
+    # Without a row in both, the machines are those of the newest runs.
+    newest_pair = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
+    differences = (line for pair in both or newest_pair for line in _differences(*pair))
+    ceilings = (line for pair in both for line in _ceilings(*pair))
+    return tuple(dict.fromkeys((*differences, *ceilings)))
 
 
 def _differences(old: Recorded, new: Recorded) -> Iterator[str]:

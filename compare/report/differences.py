@@ -11,8 +11,13 @@ from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
 from compare.report import csv_file, markdown
 from compare.report.layout import page
+from compare.report.sparkline import GAP, sparkline
 from compare.report.tables import NOTHING, Block, Table, median, table, times
 
+_TREND = (
+    f" trend: the median in every file, from the row's shortest to its longest; {GAP}: not correct or not "
+    "timed. The verdict is that of the last file against the first."
+)
 _UNCHANGED: tuple[Outcome, ...] = ("same", "untimed")
 _SAME_MACHINE = "Both ran on the same device, driver and versions, at the same clocks."
 _NOTHING_IN_BOTH = "Nothing was compared: none of these rows is in both files."
@@ -39,16 +44,31 @@ def _blocks(diff: Diff, *, every: bool) -> list[Block]:
     counts = [f"{diff.counts[outcome]} {outcome}" for outcome in met]
     hidden = not every and any(outcome in met for outcome in _UNCHANGED)
     rows = f"{len(diff.changes)} rows: {', '.join(counts)}.{' --all shows each.' if hidden else ''}"
-    return [_machines(diff), *shown, rows, *([_LEGEND] if shown else [])]
+    legend = _LEGEND + _TREND * bool(diff.files)
+    return [*_files(diff), _machines(diff), *shown, rows, *([legend] if shown else [])]
+
+
+def _files(diff: Diff) -> list[str]:
+    """Of three files or more, which they are."""
+    if not diff.files:
+        return []
+    order = "" if diff.in_order else " Their dates do not ascend: give the oldest first."
+    return [f"{len(diff.files)} files: {', '.join(diff.files)}.{order}"]
 
 
 def as_csv(diff: Diff) -> str:
-    columns = [name for name, _ in _cells(Change("", "", "", "same"))]
+    none = Change("", "", "", "same", history_us=(None,) * len(diff.files))
+    columns = [name for name, _ in _cells(none)]
     return csv_file.table([dict(_cells(change)) for change in diff.changes], columns)
 
 
 def as_json(diff: Diff) -> str:
     document = {"environment": list(diff.environment), "changes": list(map(encode, diff.changes))}
+    if diff.files:
+        document["files"] = list(diff.files)
+    else:
+        for change in document["changes"]:
+            del change["history_us"]
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -69,13 +89,21 @@ def _table(op: str, by_case: dict[str, list[Change]]) -> Table:
         "before µs": lambda each: median(each.old_us),
         "now µs": lambda each: median(each.new_us),
     }
+    if trend := any(each.history_us for changes in by_case.values() for each in changes):
+        columns = {"implementation": columns.pop("implementation"), "trend": _trend, **columns}
     if any(each.detail for changes in by_case.values() for each in changes):
         columns["why"] = lambda each: each.detail
     rows: list[tuple[str, ...]] = []
     for case, changes in by_case.items():
         rows.append((case, *("" for _ in list(columns)[1:])))
         rows += table("", changes, columns).rows
-    return Table(op, tuple(columns), tuple(rows), ("verdict", "why"))
+    named = {"before µs": "first µs", "now µs": "last µs"} if trend else {}
+    headers = tuple(named.get(header, header) for header in columns)
+    return Table(op, headers, tuple(rows), ("trend", "verdict", "why"))
+
+
+def _trend(change: Change) -> str:
+    return sparkline(change.history_us, change.least or 0.0)
 
 
 def _speedup(change: Change) -> str:
@@ -86,12 +114,15 @@ def _speedup(change: Change) -> str:
 
 
 def _machines(diff: Diff) -> str:
-    if not diff.in_both:
+    if diff.files:
+        start = "Each file differs from the one before it, which may explain the rows:"
+    elif not diff.in_both:
         start = f"{_NOTHING_IN_BOTH} These differ between their newest runs:"
     else:
         start = "These differ between the two runs, and may explain the rows:"
     if not diff.environment:
-        return _SAME_MACHINE if diff.in_both else _NOTHING_IN_BOTH
+        same = _SAME_MACHINE.replace("Both", "All") if diff.files else _SAME_MACHINE
+        return same if diff.in_both else _NOTHING_IN_BOTH
     return "\n  ".join([start, *diff.environment])
 
 
@@ -102,3 +133,5 @@ def _cells(change: Change) -> csv_file.Cells:
         yield ("implementation" if name == "label" else name), value
     for name, estimate in (("speedup", change.ratio), ("old_us", change.old_us), ("new_us", change.new_us)):
         yield from csv_file.estimate(name, estimate)
+    if change.history_us:
+        yield "history_us", ";".join("" if us is None else str(us) for us in change.history_us)

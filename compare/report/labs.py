@@ -11,7 +11,6 @@ from html import escape
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 from markdown_it import MarkdownIt
 
@@ -21,9 +20,10 @@ from compare.labs.marking import Marks, Part
 from compare.labs.prediction import ScoredPrediction
 from compare.labs.work import Work
 from compare.model.result import Comparison
-from compare.report import csv_file, glossary, markdown, terminal
+from compare.report import csv_file, glossary, junit, markdown, terminal
 from compare.report.html import lanes, roofline
 from compare.report.html.lanes import Picture
+from compare.report.junit import JunitCase, JunitSuite, Kind
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
 from compare.sandbox.words import printable
@@ -120,9 +120,7 @@ def detail(part: Part) -> str:
     mismatch = part.mismatch
     if mismatch is None:
         return part.detail
-    where = f"first at {list(mismatch.index)}: got {mismatch.got:.6g}, expected {mismatch.expected:.6g}"
-    pattern = f"; {mismatch.pattern}" if mismatch.pattern else ""
-    return f"{part.detail}; {where}; {mismatch.count} of {mismatch.of} elements{pattern}"
+    return f"{part.detail}; {junit.first_mismatch(mismatch)}"
 
 
 def outcomes_table(outcomes: Sequence[ScoredPrediction]) -> Table:
@@ -310,27 +308,27 @@ def csv(all_marks: Sequence[Marks]) -> str:
     return csv_file.table(lines, list(dict.fromkeys([*fixed, *(name for line in lines for name in line)])))
 
 
-def junit(all_marks: Sequence[Marks]) -> str:
+def as_junit(all_marks: Sequence[Marks]) -> str:
     """JUnit XML: a suite for each submission, a test case for each part."""
-    suites = ElementTree.Element("testsuites")
+    suites = []
     for marks in all_marks:
-        kinds = [_JUNIT.get(part.result, "failure") for part in marks.parts]
-        attributes = {"name": marks.student, "timestamp": marks.created, "tests": str(len(kinds))}
-        for count, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            attributes[count] = str(kinds.count(kind))
-        suite = ElementTree.SubElement(suites, "testsuite", attributes)
-        for part, kind in zip(marks.parts, kinds, strict=True):
-            case = ElementTree.SubElement(suite, "testcase", classname=marks.lab, name=part.name)
-            if kind:
-                ElementTree.SubElement(case, kind, message=verdict(part))
-    ElementTree.indent(suites)
-    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+        cases = [
+            JunitCase(marks.lab, part.name, _JUNIT.get(part.result, "failure"), verdict(part))
+            for part in marks.parts
+        ]
+        suites.append(JunitSuite(marks.student, marks.created, cases))
+    return junit.document(suites)
 
 
-_JUNIT = {
-    **dict.fromkeys(("passed", "marked"), ""),
-    **dict.fromkeys(("error", "timeout", "machine"), "error"),
-    **dict.fromkeys(("inconclusive", "left out", "to be read"), "skipped"),
+_JUNIT: dict[str, Kind] = {
+    "passed": "",
+    "marked": "",
+    "error": "error",
+    "timeout": "error",
+    "machine": "error",
+    "inconclusive": "skipped",
+    "left out": "skipped",
+    "to be read": "skipped",
 }
 """What JUnit calls a result; the others are failures."""
 

@@ -7,6 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compare.report.trace import Progress, Timeline
 
 
 class Steps:
@@ -28,6 +33,24 @@ class Steps:
         """The last step is over; say what all of them took."""
         self("")
         _line(self._begin_s - self._first_s, "in all")
+
+
+@dataclass(frozen=True)
+class Log:
+    """Where a command's steps go: to stderr, to a trace, to both, or nowhere."""
+
+    steps: Steps | None
+    trace: Timeline | None
+
+    def __call__(self, what: str) -> None:
+        """A step begins that belongs to no op's run."""
+        for each in (self.steps, self.trace):
+            if each:
+                each(what)
+
+    def beside(self, op: str, progress: Progress) -> Progress:
+        """The ``progress`` of an op's run, whose steps go to the trace too."""
+        return self.trace.beside(op, progress) if self.trace else progress
 
 
 def _line(seconds: float, what: str) -> None:

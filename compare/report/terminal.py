@@ -16,6 +16,7 @@ from compare.model.result import Comparison
 from compare.report import screen, tables
 from compare.report.kernel_names import shortened
 from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, page, paragraph
+from compare.report.sparkline import BARS
 from compare.report.summary import View
 from compare.sandbox.words import printable
 
@@ -32,6 +33,7 @@ __all__ = [
     "writable",
 ]
 
+_DIGITS = {ord(bar): str(i) for i, bar in enumerate(BARS, 1)}
 _VERSIONS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda (torch)")
 _THEME = Theme(
     {
@@ -91,7 +93,7 @@ def writable(text: str, stream: TextIO) -> str:
     try:
         text.encode(stream.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
-        text = text.replace("±", "+-").replace("µ", "u").replace("·", "|")
+        text = text.replace("±", "+-").replace("µ", "u").replace("·", "|").translate(_DIGITS)
         return text.encode("ascii", "replace").decode("ascii")
     return text
 

@@ -18,14 +18,15 @@ import torch
 
 import processes
 from compare import cli, registry
-from compare.cli import CLOSED_PIPE, VERSION
+from compare.cli import VERSION
 from compare.command_line.inventory import inventory
 from compare.command_line.options import COMMANDS
-from compare.command_line.status import INCONCLUSIVE, SUCCESS, USAGE
+from compare.command_line.status import CLOSED_PIPE, INCONCLUSIVE, MEANINGS, SUCCESS, USAGE
 from compare.device import supports
 from compare.model.result import Comparison
 from compare.records import archive
 from compare.registry import ROOT
+from loops import for_each
 
 Complaint = Callable[..., str]
 Printed = Callable[..., tuple[str, str]]
@@ -106,6 +107,20 @@ def test_the_help_names_every_command_and_each_has_its_own(capsys: pytest.Captur
         assert text.startswith(f"usage: python -m compare {name} ")
         assert "\nexit status:\n  0  " in text
         assert "--crossover" not in text
+
+
+@for_each("command_name", ["", *COMMANDS])
+def test_a_status_means_the_same_of_every_command(command_name: str) -> None:
+    epilog = str(cli.parser_of(command_name).epilog)
+    listed = re.search(r"(?m)^exit status.*:\n((?: .*\n?)+)", epilog)
+    assert listed
+    lines = dict(re.findall(r"(?m)^  (\d+)  (\S.*)$", listed[1]))
+    statuses = [int(number) for number in lines]
+    assert statuses == sorted(statuses)
+    assert {SUCCESS, USAGE} <= {*statuses} <= {*MEANINGS}
+    begins = {USAGE: ("a mistake", "something is missing"), INCONCLUSIVE: ("inconclusive: ",)}
+    for number, beginnings in begins.items():
+        assert lines.get(str(number), beginnings[0]).startswith(beginnings)
 
 
 def test_the_first_words_and_the_versions(capsys: pytest.CaptureFixture[str]) -> None:

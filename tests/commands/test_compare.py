@@ -74,7 +74,7 @@ def test_a_sweep_takes_every_case_once(stub: list[tuple[str, Options]], printed:
 def test_all_compares_every_op_and_writes_whole_files(
     stub: list[tuple[str, Options]], tmp_path: Path, printed: Printed
 ) -> None:
-    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown")}
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown", "junit")}
     files = (word for kind, path in paths.items() for word in (f"--{kind}", str(path)))
     said, _ = printed("all", *files)
     assert [name for name, _ in stub] == OPS
@@ -83,6 +83,7 @@ def test_all_compares_every_op_and_writes_whole_files(
     lines = list(csv.DictReader(paths["csv"].read_text().splitlines()))
     assert {line["op"] for line in lines} == set(OPS)
     assert all(f"## {name}: " in paths["markdown"].read_text() for name in OPS)
+    assert all(f'testsuite name="{name} ' in paths["junit"].read_text() for name in OPS)
     assert sorted(tmp_path.iterdir()) == sorted(paths.values())
 
 
@@ -120,7 +121,9 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
         ({}, False, SUCCESS),
         ({}, True, INCONCLUSIVE),
         ({"status": "unavailable", "reason": "needs sm_90", "agreement": None}, False, SUCCESS),
-        ({"status": "failed", "reason": "RuntimeError"}, False, INCONCLUSIVE),
+        ({"status": "failed", "reason": "RuntimeError"}, False, FAILURE),
+        ({"status": "failed", "reason": "its process was killed"}, True, INCONCLUSIVE),
+        ({"status": "failed", "reason": "the judge's own", "by_judge": True}, False, INCONCLUSIVE),
         ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, False, FAILURE),
         ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, True, FAILURE),
     ],

@@ -77,8 +77,8 @@ MISTAKES = [
     ("softmax --crossover N --budget 0", "above 0"),
     ("reduce_sum --crossover N --device cpu --csv out.csv", "--markdown has the table"),
     # diff
-    ("diff", "diff takes two files"),
-    ("diff a.json", "diff takes two files"),
+    ("diff", "diff takes two files or more"),
+    ("diff a.json", "diff takes two files or more"),
     ("diff a.json b.json", "a.json cannot be read"),
     ("diff PROJECT/README.md PROJECT/README.md", "README.md is damaged, or not written by"),
     # map

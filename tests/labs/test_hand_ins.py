@@ -120,7 +120,7 @@ def test_a_name_changes_nothing_around_it(
     pages.put_marks([LAB], [marks, others], None)
     (line,) = csv.DictReader(io.StringIO(pages.csv([marks])))
     page = pages.html(pages.class_page([LAB], [marks, others], None), "Marks")
-    everything = capsys.readouterr().out + line["student"] + page + pages.junit([marks])
+    everything = capsys.readouterr().out + line["student"] + page + pages.as_junit([marks])
     assert all(character.isprintable() or character == "\n" for character in everything)
     assert not line["student"].startswith(("=", "+", "-", "@"))
     assert "<b>" not in page

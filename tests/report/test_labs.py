@@ -92,7 +92,7 @@ def test_numbers_are_shown_without_exponents(value: str | float | None, text: st
 
 
 def test_junit_counts() -> None:
-    suite = ElementTree.fromstring(pages.junit([MARKS]))[0]
+    suite = ElementTree.fromstring(pages.as_junit([MARKS]))[0]
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
     assert counts == {"name": "alice", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
     assert [child.tag for case in suite for child in case] == ["failure", "error", "skipped"]

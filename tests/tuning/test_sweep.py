@@ -13,7 +13,7 @@ import made_up
 from compare import cli, registry
 from compare.code_size.hashes import source_hash
 from compare.command_line import status
-from compare.command_line.status import FAILURE, INCONCLUSIVE
+from compare.command_line.status import FAILURE
 from compare.commands import compare
 from compare.history.recorded import recorded
 from compare.model.op import Case, Implementation, UsageError
@@ -210,7 +210,7 @@ def test_a_value_that_is_not_taken_is_a_row_that_says_so(tmp_path: Path) -> None
     wrong = rows["triton.blocked:BLOCK_SIZE=100"]
     assert (wrong.status, wrong.configuration.parameters) == ("failed", (("BLOCK_SIZE", 100),))
     assert "power of 2" in wrong.reason
-    assert status.of(compared) == INCONCLUSIVE
+    assert status.of(compared) == FAILURE
 
 
 USERS = """
