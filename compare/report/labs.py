@@ -22,7 +22,7 @@ from compare.labs.prediction import ScoredPrediction
 from compare.labs.work import Work
 from compare.model.result import Comparison
 from compare.report import csv_file, glossary, markdown, terminal
-from compare.report.html import lanes, roofline
+from compare.report.html import lanes, palette, roofline
 from compare.report.html.lanes import Picture
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
@@ -287,7 +287,7 @@ def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
     for each in pictures:
         caption = f"<p>{escape(each.caption)}</p>"
         body = body.replace(caption, f"<figure>{each.svg}<figcaption>{caption}</figcaption></figure>", 1)
-    style = f"{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
+    style = f"{palette.css()}{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{style}

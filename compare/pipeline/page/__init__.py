@@ -22,6 +22,7 @@ from compare.pipeline.differences import differences
 from compare.pipeline.reading import Traced, traced
 from compare.pipeline.records import CompilerStage, Opened, Pass
 from compare.pipeline.screen import cached, reasons, shortened
+from compare.report.html import palette
 from compare.report.html.sources import coloured
 from compare.report.terminal import PROSE_WIDTH
 from compare.resources.sass.instruction_mix import in_order, kinds
@@ -44,7 +45,7 @@ def render(opened: Sequence[Opened], signature: str) -> str:
         reasons=reasons(opened),
         differences=differences(opened),
         caches=[(one, "\n".join(cached(entry, PROSE_WIDTH) for entry in one.cached)) for one in opened],
-        css=(_HERE / "page.css").read_text(),
+        css=palette.css() + (_HERE / "page.css").read_text(),
         script=(_HERE / "page.js").read_text(),
         packed=packed,
     )
