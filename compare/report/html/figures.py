@@ -41,7 +41,7 @@ def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     """What the figures show of a case: its timed ``rows``, fastest first, and its ``roofline`` or None.
 
     A row with code size has ``front``: whether it is on the Pareto front, so that no row is both shorter and
-    faster. A row of ``--tune``, or the default that it is compared with, has ``tuned`` and its ``values``.
+    faster. A row of ``--tune``, or the default that it is compared with, has ``tuned``, its ``values`` and their ``place``.
 
     Args:
         case: the case.
@@ -52,11 +52,17 @@ def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     rows = [
         _row(line) | {"named": line.label in named, "intensity": figures.intensity(case)} for line in timed
     ]
-    trials = {row.label for group in figures.trials(case) if figures.timed_trials(group) for row in group}
-    for row, line in zip(rows, timed, strict=True):
-        if line.label in trials:
-            row["tuned"] = registered_as(line.label)
-            row["values"] = sweep.worded(line.row.configuration.parameters)
+    groups = [group for group in figures.trials(case) if figures.timed_trials(group)]
+    trials = {
+        row.label: {
+            "tuned": registered_as(row.label),
+            "values": sweep.worded(row.configuration.parameters),
+            "place": place,
+        }
+        for group in groups
+        for place, row in enumerate(group)
+    }
+    rows = [row | trials.get(row["label"], {}) for row in rows]
     highest = 0.0
     sized = [row for row in rows if row["tokens"] and row["share"] is not None]
     for row in sorted(sized, key=lambda row: (row["tokens"], -row["share"])):

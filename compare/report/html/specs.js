@@ -100,11 +100,11 @@ const SPECS = (() => {
         {
           transform: [{ flatten: ["samples"], as: ["sample"] }, { filter: "datum.sample > 0" }],
           mark: { type: "tick", size: 12, thickness: 1, opacity: 0.3 },
-          encoding: { x: { field: "sample", type: "quantitative" } },
+          encoding: { x: { field: "sample", type: "quantitative" }, color: COLOR },
         },
         {
           mark: { type: "rule", strokeWidth: 3 },
-          encoding: { x: { field: "low", type: "quantitative" }, x2: { field: "high" } },
+          encoding: { x: { field: "low", type: "quantitative" }, x2: { field: "high" }, color: COLOR },
         },
         {
           transform: [
@@ -130,7 +130,7 @@ const SPECS = (() => {
           },
         },
       ],
-      { encoding: { x, y, color: COLOR } },
+      { encoding: { x, y } },
     );
   }
 
@@ -281,7 +281,7 @@ const SPECS = (() => {
       [
         {
           mark: { type: "line", strokeWidth: 1, opacity: 0.35 },
-          encoding: { detail: { field: "label" } },
+          encoding: { detail: { field: "label" }, color: COLOR },
         },
         {
           mark: { ...POINT, size: 22, strokeWidth: 1 },
@@ -296,27 +296,28 @@ const SPECS = (() => {
             { filter: "datum.share == datum.most && datum.way != 'library'" },
           ],
           mark: { type: "line", strokeWidth: 2.5 },
+          encoding: { color: COLOR },
         },
       ],
       {
         transform: [{ filter: "isValid(datum.share)" }],
-        encoding: { x, y, color: COLOR },
+        encoding: { x, y },
       },
     );
   }
 
   // The time of every configuration that --tune tried, and of the default.
   function tuning() {
-    const x = { field: "values", type: "nominal", sort: null, axis: { title: null, labelAngle: -30, labelOverlap: false } };
+    const x = { field: "values", type: "nominal", sort: { field: "place" }, axis: { title: null, labelAngle: -30, labelOverlap: false } };
     return spec(
       HEIGHT,
       [
-        { mark: { type: "line", strokeWidth: 1, opacity: 0.6 }, encoding: { detail: { field: "tuned" } } },
+        { mark: { type: "line", strokeWidth: 1, opacity: 0.6 }, encoding: { detail: { field: "tuned" }, color: COLOR } },
         { mark: POINT, encoding: { ...PAINT, tooltip: [...TOLD, { field: "values" }] } },
       ],
       {
         transform: [{ filter: "isValid(datum.tuned)" }],
-        encoding: { x, y: log("us", "us, cold"), color: COLOR },
+        encoding: { x, y: log("us", "us, cold") },
       },
     );
   }
