@@ -85,7 +85,9 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
         mine = [point for point in points if point.label.startswith(f"{route}.")]
         if mine:
             tokens, shares = [point.tokens for point in mine], [point.share for point in mine]
-            panel.scatter(tokens, shares, s=36, color=LIGHT[way_of(f"{route}.")], marker=marker, label=name, zorder=3)
+            panel.scatter(
+                tokens, shares, s=36, color=LIGHT[way_of(f"{route}.")], marker=marker, label=name, zorder=3
+            )
     front = [point for point in points if point.front]
     edge = max(point.tokens for point in points) * 2
     panel.plot(

@@ -287,7 +287,8 @@ def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
     for each in pictures:
         caption = f"<p>{escape(each.caption)}</p>"
         body = body.replace(caption, f"<figure>{each.svg}<figcaption>{caption}</figcaption></figure>", 1)
-    style = f"{palette.css()}{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
+    style = palette.css() + _STYLE.read_text()
+    style += "\nh2 { margin: 2rem 0 .5rem; }\ntd:last-child { white-space: normal; }"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{style}

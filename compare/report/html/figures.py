@@ -41,7 +41,7 @@ def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     """What the figures show of a case: its timed ``rows``, fastest first, and its ``roofline`` or None.
 
     A row with code size has ``front``: whether it is on the Pareto front, so that no row is both shorter and
-    faster. A row of ``--tune``, or the default that it is compared with, has ``tuned``, its ``values`` and their ``place``.
+    faster. A row of ``--tune``, and its default, has ``tuned``, its ``values`` and their ``place``.
 
     Args:
         case: the case.

@@ -1,6 +1,6 @@
 """The colours of every page and picture, light and dark: the only place that names any.
 
-Ways have the colours of M. Okabe and K. Ito, which colour-blind readers tell apart; each mark also has a shape.
+Ways have the colours of M. Okabe and K. Ito, which colour-blind readers tell apart. Marks also have shapes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,50 @@ def _mixed(one: str, other: str, share: float) -> str:
 
 
 LIGHT = {
-    **{"paper": "#ffffff", "panel": "#f6f7f9", "ink": "#1b1d21", "faint": "#5b626d", "rule": "#d5d9df"},
-    **{"accent": "#0b57d0", "bad": "#b3261e", "bad-panel": "#fdeceb", "good": "#0a6b2d"},
-    **{"lit": "#ffe08a", "near": "#fff0c2", "found": "#d9ecff"},
-    **{"c": "#555c68", "s": "#0a6128", "m": "#0f5a8a", "t": "#6a3ea1", "k": "#9c1f5c", "f": "#1f4fb8"},
-    **{"v": "#754700", "d": "#6a3ea1"},
+    "paper": "#ffffff",
+    "panel": "#f6f7f9",
+    "ink": "#1b1d21",
+    "faint": "#5b626d",
+    "rule": "#d5d9df",
+    "accent": "#0b57d0",
+    "bad": "#b3261e",
+    "bad-panel": "#fdeceb",
+    "good": "#0a6b2d",
+    "lit": "#ffe08a",
+    "near": "#fff0c2",
+    "found": "#d9ecff",
+    "c": "#555c68",
+    "s": "#0a6128",
+    "m": "#0f5a8a",
+    "t": "#6a3ea1",
+    "k": "#9c1f5c",
+    "f": "#1f4fb8",
+    "v": "#754700",
+    "d": "#6a3ea1",
     **_LIGHT_WAYS,
     **_tints("#ffffff", 0.16),
 }
 DARK = {
-    **{"paper": "#14161a", "panel": "#1c1f24", "ink": "#e7e9ed", "faint": "#a2a9b4", "rule": "#343942"},
-    **{"accent": "#8ab4ff", "bad": "#ff9d94", "bad-panel": "#3a1d1b", "good": "#7fd79a"},
-    **{"lit": "#524400", "near": "#3d3512", "found": "#123f66"},
-    **{"c": "#a6adb8", "s": "#8fd6a4", "m": "#8cc8f0", "t": "#cdb0ff", "k": "#ff9ac6", "f": "#a3c2ff"},
-    **{"v": "#f0c489", "d": "#cdb0ff"},
+    "paper": "#14161a",
+    "panel": "#1c1f24",
+    "ink": "#e7e9ed",
+    "faint": "#a2a9b4",
+    "rule": "#343942",
+    "accent": "#8ab4ff",
+    "bad": "#ff9d94",
+    "bad-panel": "#3a1d1b",
+    "good": "#7fd79a",
+    "lit": "#4a3d00",
+    "near": "#3d3512",
+    "found": "#123f66",
+    "c": "#a6adb8",
+    "s": "#8fd6a4",
+    "m": "#8cc8f0",
+    "t": "#cdb0ff",
+    "k": "#ff9ac6",
+    "f": "#a3c2ff",
+    "v": "#f0c489",
+    "d": "#cdb0ff",
     **_DARK_WAYS,
     **_tints("#14161a", 0.2),
 }
@@ -45,9 +75,7 @@ DARK = {
 
 def css() -> str:
     """Custom properties, ``--triton``: the dark ones on a dark screen, never on paper."""
-    light, dark = (
-        " ".join(f"--{name}: {colour};" for name, colour in of.items()) for of in (LIGHT, DARK)
-    )
+    light, dark = (" ".join(f"--{name}: {colour};" for name, colour in of.items()) for of in (LIGHT, DARK))
     return (
         f":root {{ color-scheme: light dark; {light} }}\n"
         f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
