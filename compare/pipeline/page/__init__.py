@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -65,27 +66,29 @@ def _data(opened: Sequence[Opened]) -> dict[str, Any]:
     kernels = [_kernel(one, texts) for one in opened if one.stages]
     order = in_order(name for kernel in kernels for name in kernel["mix"])
     data = {"kernels": kernels, "texts": [_text(*key) for key in texts], "kinds": order}
-    return data | {"tints": palette.TINTS, "diffs": _diffs(one for one in opened if one.stages)}
+    return data | {"tints": palette.TINTS} | _diffs(one for one in opened if one.stages)
 
 
-def _diffs(opened: Iterable[Opened]) -> dict[str, dict[str, str]]:
-    """What to change in one label's kernels to get another's, by both labels: a unified diff of the sources.
+def _diffs(opened: Iterable[Opened]) -> dict[str, dict[str, Any]]:
+    """The number of each label's source, equal ones once; and by two of them, ``1 2``, a unified diff.
 
     Only between kernels of one language; those of Triton are read beside those of CUDA.
     """
-    sources: dict[str, dict[str, str]] = {}
+    kernels: dict[str, dict[str, str]] = {}
     for one in opened:
         if source := one.stage("source"):
-            sources.setdefault(one.label, {})[one.kernel.partition("<")[0]] = source.text
-    texts = {label: "\n\n".join(kernels.values()).splitlines() for label, kernels in sources.items()}
-    return {
-        label: {
-            other: "\n".join(list(difflib.unified_diff(text, new, n=_AROUND, lineterm=""))[2:])
-            for other, new in texts.items()
-            if other != label and way_of(other) == way_of(label)
-        }
-        for label, text in texts.items()
+            kernels.setdefault(one.label, {})[one.kernel.partition("<")[0]] = source.text
+    texts = {label: "\n\n".join(of.values()) for label, of in kernels.items()}
+    ways = {text: way_of(label) for label, text in texts.items()}
+    numbers = {text: number for number, text in enumerate(ways)}
+    diffs = {
+        f"{numbers[text]} {numbers[new]}": "\n".join(
+            list(difflib.unified_diff(text.splitlines(), new.splitlines(), n=_AROUND, lineterm=""))[2:]
+        )
+        for text, new in combinations(ways, 2)
+        if ways[text] == ways[new]
     }
+    return {"sources": {label: numbers[text] for label, text in texts.items()}, "diffs": diffs}
 
 
 def _text(lines: Sequence[Traced], language: str) -> dict[str, Any]:

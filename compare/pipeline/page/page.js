@@ -10,7 +10,7 @@
 
   const bytes = Uint8Array.from(atob($("packed").textContent), (letter) => letter.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const { kernels, texts, kinds, diffs, tints } = JSON.parse(await new Response(unpacked).text());
+  const { kernels, texts, kinds, sources, diffs, tints } = JSON.parse(await new Response(unpacked).text());
 
   const SIDES = ["left", "right"];
   const FIRST = ["source", "sass"];
@@ -367,24 +367,25 @@
 
   // What to change in the first kernel's source to get the second's, where both are of one language.
   function sourceDiff() {
-    const [left, right] = SIDES.map((side) => kernelOf(side)?.label);
-    const diff = diffs[left]?.[right];
+    const [left, right] = SIDES.map((side) => sources[kernelOf(side)?.label]);
+    const forward = diffs[`${left} ${right}`];
+    const diff = left === right ? "" : (forward ?? diffs[`${right} ${left}`]);
     $("source-diff").hidden = diff === undefined;
     const heads = shown().map((side) => make("th", { scope: "col" }, key(side)));
     $("source-diff-head-row").replaceChildren(...heads);
-    $("source-diff-rows").replaceChildren(...(diff ? sideBySide(diff) : [cells(["Their sources are equal."], "")]));
+    $("source-diff-rows").replaceChildren(...(diff ? sideBySide(diff, forward === undefined ? "+-" : "-+") : [cells(["Their sources are equal."], "")]));
   }
 
   const cells = (texts, kind) =>
     make("tr", { className: kind }, ...texts.map((textContent) => make("td", { textContent })));
 
-  // The lines of a unified diff as rows of two cells: a run of removed lines stands beside the run that replaces it.
-  function sideBySide(diff) {
+  // The lines of a unified diff as rows of two cells: runs of lines that replace each other stand side by side.
+  function sideBySide(diff, [left, right]) {
     const rows = [];
     let runs = { "-": [], "+": [] };
     const flush = () => {
       for (let i = 0; i < Math.max(runs["-"].length, runs["+"].length); i++) {
-        rows.push(cells([runs["-"][i] ?? "", runs["+"][i] ?? ""], "changed"));
+        rows.push(cells([runs[left][i] ?? "", runs[right][i] ?? ""], "changed"));
       }
       runs = { "-": [], "+": [] };
     };

@@ -55,7 +55,7 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=lambda value: shortened(value) if type(value) is str else value,  # not of what is markup
+        finalize=lambda value: shortened(value) if type(value) is str else value,  # markup stays
     )
     environment.globals |= {"bad": _BAD, "lines": lines, "tables": tables, "figures": figures}
     environment.filters |= {
