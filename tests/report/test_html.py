@@ -479,7 +479,7 @@ def test_a_narrow_window_shows_names_and_speedups(shown: BrowserPage) -> None:
         box = cell.bounding_box()
         assert box["x"] + box["width"] <= 500
     tab.locator("#softmax .scroll").first.evaluate("box => box.scrollLeft = 1000")
-    assert row.locator("th").bounding_box()["x"] < 20, "its name stays"
+    assert 0 <= row.locator("th").bounding_box()["x"] < 20, "its name stays"
     assert tab.evaluate("document.documentElement.scrollWidth") <= 500
     for plot in tab.locator("#softmax .plot svg:visible").all():
         box = plot.bounding_box()
