@@ -472,10 +472,10 @@ def test_recorded_times_are_drawn_hollow(chromium: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", [(500, "light")], indirect=True)
-def test_a_narrow_window_shows_names_and_speedups(shown: BrowserPage) -> None:
+def test_a_narrow_window_shows_names_and_shares(shown: BrowserPage) -> None:
     tab = shown.tab
     row = tab.locator("#softmax .summary tbody:visible tr").nth(1)
-    for cell in row.locator("th, td").all()[:4]:  # implementation, status, us, speedup
+    for cell in row.locator("th, td").all()[:5]:  # implementation, status, us, speedup, share of ceiling
         box = cell.bounding_box()
         assert box["x"] + box["width"] <= 500
     tab.locator("#softmax .scroll").first.evaluate("box => box.scrollLeft = 1000")
