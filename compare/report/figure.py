@@ -14,21 +14,23 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from compare.history.map import Map, Point
+from compare.model.op import way_of
+from compare.report.html.palette import LIGHT
 
 _PANEL = 7.2, 5.4  # inches, wide and high
 _SMALL_PANEL = 5.4, 3.9
 _FEW = 4
 """Up to so many panels are large ones."""
 _ROUTES = {
-    "torch": ("PyTorch", "o", "#0072B2"),
-    "triton": ("Triton", "^", "#D55E00"),
-    "cupy": ("CUDA through cupy", "s", "#009E73"),
-    "pybind": ("CUDA through pybind11", "D", "#CC79A7"),
-    "library": ("a library", "X", "#56B4E9"),
+    "torch": ("PyTorch", "o"),
+    "triton": ("Triton", "^"),
+    "cupy": ("CUDA through cupy", "s"),
+    "pybind": ("CUDA through pybind11", "D"),
+    "library": ("a library", "X"),
 }
-"""What is drawn how: colours that colour-blind readers tell apart (M. Okabe and K. Ito), shapes for print."""
+"""Each route's name and shape; its colour is its way's."""
 _FONT = 8.0
-_GREY = "#777777"
+_GREY = LIGHT["faint"]
 
 
 def save(chart: Map, file: Path) -> None:
@@ -79,11 +81,13 @@ def figure(chart: Map) -> Any:
 
 def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
     """One op; its labels, those of the front first.  A kernel's two routes have one between them."""
-    for route, (name, marker, colour) in _ROUTES.items():
+    for route, (name, marker) in _ROUTES.items():
         mine = [point for point in points if point.label.startswith(f"{route}.")]
         if mine:
             tokens, shares = [point.tokens for point in mine], [point.share for point in mine]
-            panel.scatter(tokens, shares, s=36, color=colour, marker=marker, label=name, zorder=3)
+            panel.scatter(
+                tokens, shares, s=36, color=LIGHT[way_of(f"{route}.")], marker=marker, label=name, zorder=3
+            )
     front = [point for point in points if point.front]
     edge = max(point.tokens for point in points) * 2
     panel.plot(
@@ -102,7 +106,7 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
     panel.xaxis.set_minor_formatter(ticker.NullFormatter())
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    panel.grid(color="#dddddd", linewidth=0.5)
+    panel.grid(color=LIGHT["rule"], linewidth=0.5)
     panel.set_title(points[0].op)
     panel.set_title("1 case" if points[0].of == 1 else f"{points[0].of} cases", loc="right", fontsize=_FONT)
     kernels: dict[str, list[Point]] = {}
@@ -120,7 +124,7 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
 
 def _label(panel: Any, point: Point, bold: bool) -> Any:
     """``onepass *``, and on how many of the cases where these are not all."""
-    route, _, text = point.label.partition(".")
+    text = point.label.partition(".")[2]
     text += " *" * point.changed + f" ({point.cases}/{point.of})" * (point.cases < point.of)
     return panel.annotate(
         text,
@@ -129,7 +133,7 @@ def _label(panel: Any, point: Point, bold: bool) -> Any:
         textcoords="offset points",
         fontsize=_FONT,
         fontweight="bold" if bold else "normal",
-        color=_ROUTES[route][2],
+        color=LIGHT["ink"],
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
     )
 

@@ -21,7 +21,7 @@ from compare.labs.prediction import ScoredPrediction
 from compare.labs.work import Work
 from compare.model.result import Comparison
 from compare.report import csv_file, glossary, junit, markdown, terminal
-from compare.report.html import lanes, roofline
+from compare.report.html import lanes, palette, roofline
 from compare.report.html.lanes import Picture
 from compare.report.junit import JunitCase, JunitSuite, Kind
 from compare.report.lines import WORDS
@@ -285,7 +285,8 @@ def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
     for each in pictures:
         caption = f"<p>{escape(each.caption)}</p>"
         body = body.replace(caption, f"<figure>{each.svg}<figcaption>{caption}</figcaption></figure>", 1)
-    style = f"{_STYLE.read_text()}\nh2 {{ margin: 2rem 0 .5rem; }}\ntd:last-child {{ white-space: normal; }}"
+    style = palette.css() + _STYLE.read_text()
+    style += "\nh2 { margin: 2rem 0 .5rem; }\ntd:last-child { white-space: normal; }"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{style}

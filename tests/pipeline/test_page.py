@@ -97,7 +97,7 @@ def test_what_a_page_holds(tmp_path: Path):
 def test_every_way_is_on_the_page(softmax: Path) -> None:
     assert softmax.stat().st_size < MOST_BYTES
     data = data_of(softmax.read_text())
-    assert {kernel["way"] for kernel in data["kernels"]} == {"triton", "cupy", "pybind"}
+    assert {kernel["way"] for kernel in data["kernels"]} == {"triton", "cuda"}
     assert {kernel["arch"] for kernel in data["kernels"]} == {*ARCHS}
     for kernel in data["kernels"]:
         assert kernel["failure"] is None
@@ -183,6 +183,47 @@ def test_it_opens_with_source_and_sass_side_by_side_in_its_window(shown: Pipelin
     assert not shown.is_dark()
     assert not tab.is_visible("#bar")
     assert first.nth(1).locator(".code").evaluate("e => e.scrollHeight <= e.clientHeight"), "printed whole"
+
+
+def test_source_and_machine_code_share_a_tint_without_a_click(shown: PipelinePage):
+    tab = shown.tab
+    tinted = "e => e.style.getPropertyValue('--tint')"
+    line = tab.locator(".column.left[data-stage=source] .line", has_text="tl.load(").first
+    tint = line.evaluate(tinted)
+    assert tint.startswith("var(--tint-")
+    assert line.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
+    line.hover()
+    loads = tab.locator(".column.left[data-stage=sass] .line.near", has_text="LDG.E")
+    assert loads.count() > 0
+    assert {load.evaluate(tinted) for load in loads.all()} == {tint}
+    assert shown.text("#status") == "No line chosen."
+    assert tab.locator(".column.right .line.near").count() == 0
+    tab.locator("h1").hover()
+    assert tab.locator(".line.near").count() == 0
+
+
+def test_two_sources_of_one_language_stand_side_by_side(shown: PipelinePage):
+    tab = shown.tab
+    assert not tab.is_visible("#source-diff"), "Triton and CUDA are not compared line by line"
+    online = tab.locator("#right option:checked").get_attribute("value")
+    tab.select_option(
+        "#left", tab.locator("#left option", has_text="pybind.split").first.get_attribute("value")
+    )
+    assert tab.locator("#source-diff th").all_inner_texts() == ["pybind.split", "cupy.online"]
+    data = data_of(Path(shown.requests[0].removeprefix("file://")).read_text())
+    left, right = (data["kernels"][int(tab.input_value(side))]["file"] for side in ("#left", "#right"))
+    assert data["kernels"][int(online)]["file"] == right != left
+    rows = tab.locator("#source-diff-rows tr")
+    cells = [row.locator("td").all_text_contents() for row in rows.all()]
+    changed = [row.get_attribute("class") == "changed" for row in rows.all()]
+    assert any(changed)
+    assert not all(changed)
+    for row, differs in zip(cells, changed, strict=True):
+        assert (row[0] != row[1]) == differs
+    for side, cell in (("#left", 0), ("#right", 1)):
+        lines = "".join(row[cell] for row in cells)
+        name = tab.locator(f"{side} option:checked").inner_text().split(": ")[1].partition("<")[0]
+        assert name in lines
 
 
 def test_a_search_steps_through_the_lines_that_match(shown: PipelinePage):

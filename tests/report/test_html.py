@@ -240,6 +240,66 @@ def test_recorded_times_carry_their_label_and_no_registers_of_another_architectu
     assert ">77<" not in text.partition("<tbody")[2].partition("</tbody>")[0]
 
 
+def not_run_here() -> CaseComparison:
+    """A row with recorded times that this machine cannot run."""
+    return made_up.with_row(made_up.case(), "cupy.onepass", status="unavailable", recorded=made_up.RECORDED)
+
+
+def test_a_row_not_run_here_is_in_table_and_figures_as_on_the_screen() -> None:
+    text = page.dumps([made_up.comparison(not_run_here())])
+    assert "correct<small>when recorded</small>" in text
+    assert f"Hollow: recorded on {made_up.H100.device}, 2026-11-21." in text
+    (row,) = (row for row in figures_of(not_run_here())["rows"] if row["recorded"])
+    assert row["label"] == "cupy.onepass"
+    assert row["front"], "the fastest row is on the front though it was not run here"
+    assert "Hollow" not in page.dumps([made_up.comparison()])
+
+
+def test_names_of_kernels_are_those_of_the_screen() -> None:
+    mangled = "_Z6squarePfi: too many resources"
+    case = made_up.with_row(made_up.case(), "cupy.online", status="failed", reason=mangled, timing=None)
+    text = page.dumps([made_up.comparison(case)])
+    assert "square: too many resources" in text
+    assert "_Z6square" not in text
+
+
+def test_values_tried_stand_in_order_in_a_figure_of_their_own() -> None:
+    rows = []
+    for row in made_up.rows():
+        if row.label == "triton.onepass":
+            for label, size in (
+                (row.label, 512),
+                (f"{row.label}:BLOCK=64", 64),
+                (f"{row.label}:BLOCK=128", 128),
+            ):
+                choice = replace(row.configuration, parameters=(("BLOCK", size),))
+                rows.append(replace(row, label=label, configuration=choice))
+        else:
+            rows.append(row)
+    tuned = [row for row in figures_of(made_up.case(made=tuple(rows)))["rows"] if "tuned" in row]
+    assert {row["tuned"] for row in tuned} == {"triton.onepass"}
+    assert [row["values"] for row in sorted(tuned, key=lambda row: row["place"])] == [
+        "BLOCK=64", "BLOCK=128", "BLOCK=512"
+    ]  # fmt: skip
+    assert not any("tuned" in row for row in figures_of(made_up.case())["rows"])
+
+
+def test_rows_of_pytorch_have_the_registers_that_the_screen_shows() -> None:
+    """Without a GPU its kernels are known from the record only."""
+    rows = tuple(replace(row, recorded=made_up.RECORDED, resources=()) for row in made_up.rows())
+    laptop = made_up.comparison(made_up.case(made=rows), environment=made_up.LAPTOP)
+    (line,) = (
+        line
+        for line in lines.every(lines.of_one_arch(laptop, laptop.cases[0])[0])
+        if line.label == "torch.eager"
+    )
+    assert line.registers
+    text = page.dumps([laptop])
+    assert f'data-v="{line.registers}"' in text.partition(">torch.eager</a>")[2].partition("</tr>")[0]
+    details = text.partition('<details id="softmax--torch.eager">')[2].partition("</details>")[0]
+    assert f"<td>{line.registers}</td>" in details
+
+
 def test_a_row_checked_on_other_cases_says_so() -> None:
     """Without a GPU the default case is not run."""
     label = "cupy.onepass"
@@ -395,6 +455,35 @@ def test_every_figure_is_drawn_and_no_name_lies_on_another(shown: BrowserPage) -
         .map(([b]) => `${a} / ${b}`));
     })""")
     assert overlaps == []
+
+
+def test_recorded_times_are_drawn_hollow(chromium: Any, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page.dumps([made_up.comparison(not_run_here())]))
+    found = BrowserPage(browser.tab(chromium, 1280), file)
+    for figure in ("strip", "roofline", "effort"):
+        points = found.tab.locator(f"figure[data-figure={figure}] .mark-symbol path")
+        fills = points.evaluate_all("all => all.filter((p) => p.style.opacity !== '0' && "
+            "p.getAttribute('opacity') !== '0').map((p) => p.getAttribute('fill'))")  # fmt: skip
+        assert fills.count("var(--paper)") == 1, figure
+        assert len(fills) > 3
+    assert found.complaints == []
+    found.tab.close()
+
+
+@pytest.mark.parametrize("shown", [(500, "light")], indirect=True)
+def test_a_narrow_window_shows_names_and_shares(shown: BrowserPage) -> None:
+    tab = shown.tab
+    row = tab.locator("#softmax .summary tbody:visible tr").nth(1)
+    for cell in row.locator("th, td").all()[:5]:  # implementation, status, us, speedup, share of ceiling
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= 500
+    tab.locator("#softmax .scroll").first.evaluate("box => box.scrollLeft = 1000")
+    assert 0 <= row.locator("th").bounding_box()["x"] < 20, "its name stays"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 500
+    for plot in tab.locator("#softmax .plot svg:visible").all():
+        box = plot.bounding_box()
+        assert box["x"] + box["width"] <= 500
 
 
 def test_a_table_sorts_by_any_column(shown: BrowserPage) -> None:

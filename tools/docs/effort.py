@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from compare.history.map import Map, Point
-from compare.model.op import way_of
+from compare.model.op import WAYS, way_of
+from compare.report.html.palette import DARK, LIGHT
 from tools.docs import svg
 
 COLUMNS = 5
@@ -51,6 +52,9 @@ def picture(found: Map) -> str:
     return svg.drawn(
         "effort",
         device=found.device,
+        ways=[*WAYS, "library"],
+        light=LIGHT,
+        dark=DARK,
         panels=panels,
         width=LEFT + COLUMNS * CELL_WIDTH,
         height=(row + 1) * CELL_HEIGHT,

@@ -7,28 +7,35 @@ unpacks them into columns. Its Content-Security-Policy forbids every request.
 from __future__ import annotations
 
 import base64
+import difflib
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
+from compare.model.op import way_of
 from compare.pipeline import highlight, reading
 from compare.pipeline.differences import differences
 from compare.pipeline.reading import Traced, traced
-from compare.pipeline.records import CompilerStage, Opened, Pass
+from compare.pipeline.records import CompilerStage, Opened, Pass, StageFailure
 from compare.pipeline.screen import cached, reasons, shortened
+from compare.report.html import palette
 from compare.report.html.sources import coloured
+from compare.report.kernel_names import shortened as readable
 from compare.report.terminal import PROSE_WIDTH
 from compare.resources.sass.instruction_mix import in_order, kinds
 
 _HERE = Path(__file__).parent
 _MOST_DIFF_LINES = 400
 """Of one pass; the lowering to LLVM rewrites everything."""
+_AROUND = 1000
+"""Lines around a change of a source that are shown: its whole kernel."""
 
 
 def render(opened: Sequence[Opened], signature: str) -> str:
@@ -44,7 +51,7 @@ def render(opened: Sequence[Opened], signature: str) -> str:
         reasons=reasons(opened),
         differences=differences(opened),
         caches=[(one, "\n".join(cached(entry, PROSE_WIDTH) for entry in one.cached)) for one in opened],
-        css=(_HERE / "page.css").read_text(),
+        css=palette.css() + (_HERE / "page.css").read_text(),
         script=(_HERE / "page.js").read_text(),
         packed=packed,
     )
@@ -58,7 +65,30 @@ def _data(opened: Sequence[Opened]) -> dict[str, Any]:
     texts: _Texts = {}
     kernels = [_kernel(one, texts) for one in opened if one.stages]
     order = in_order(name for kernel in kernels for name in kernel["mix"])
-    return {"kernels": kernels, "texts": [_text(*key) for key in texts], "kinds": order}
+    data = {"kernels": kernels, "texts": [_text(*key) for key in texts], "kinds": order}
+    return data | {"tints": palette.TINTS} | _diffs(one for one in opened if one.stages)
+
+
+def _diffs(opened: Iterable[Opened]) -> dict[str, dict[str, Any]]:
+    """The number of each label's source, equal ones once; and by two of them, ``1 2``, a unified diff.
+
+    Only between kernels of one language; those of Triton are read beside those of CUDA.
+    """
+    kernels: dict[str, dict[str, str]] = {}
+    for one in opened:
+        if source := one.stage("source"):
+            kernels.setdefault(one.label, {})[one.kernel.partition("<")[0]] = source.text
+    texts = {label: "\n\n".join(of.values()) for label, of in kernels.items()}
+    ways = {text: way_of(label) for label, text in texts.items()}
+    numbers = {text: number for number, text in enumerate(ways)}
+    diffs = {
+        f"{numbers[text]} {numbers[new]}": "\n".join(
+            list(difflib.unified_diff(text.splitlines(), new.splitlines(), n=_AROUND, lineterm=""))[2:]
+        )
+        for text, new in combinations(ways, 2)
+        if ways[text] == ways[new]
+    }
+    return {"sources": {label: numbers[text] for label, text in texts.items()}, "diffs": diffs}
 
 
 def _text(lines: Sequence[Traced], language: str) -> dict[str, Any]:
@@ -69,17 +99,21 @@ def _text(lines: Sequence[Traced], language: str) -> dict[str, Any]:
 def _kernel(one: Opened, texts: _Texts) -> dict[str, Any]:
     source = one.stage("source")
     return {
-        "way": one.label.partition(".")[0],
+        "way": way_of(one.label),
         "label": one.label,
         "kernel": one.kernel,
         "arch": one.arch,
         "file": shortened(source.file) if source and source.file else "source",
         "first": _first_line(one, source) if source else 1,
-        "failure": asdict(one.failure) if one.failure else None,
+        "failure": _failure(one.failure) if one.failure else None,
         "stages": [_stage(one, stage, texts) for stage in one.stages],
         "mix": kinds(one.instructions),
         "passes": [_pass(ran) for ran in one.passes],
     }
+
+
+def _failure(failure: StageFailure) -> dict[str, Any]:
+    return asdict(failure) | {"message": readable(failure.message)}
 
 
 def _stage(one: Opened, stage: CompilerStage, texts: _Texts) -> dict[str, Any]:

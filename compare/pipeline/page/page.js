@@ -10,7 +10,7 @@
 
   const bytes = Uint8Array.from(atob($("packed").textContent), (letter) => letter.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const { kernels, texts, kinds } = JSON.parse(await new Response(unpacked).text());
+  const { kernels, texts, kinds, sources, diffs, tints } = JSON.parse(await new Response(unpacked).text());
 
   const SIDES = ["left", "right"];
   const FIRST = ["source", "sass"];
@@ -66,22 +66,44 @@
       if (event.target.matches(".number")) link(own);
     });
     list.addEventListener("keydown", (event) => keyed(event, own));
+    list.addEventListener("mouseover", (event) => glow(own, Number(event.target.closest(".line")?.dataset.index)));
+    list.addEventListener("mouseleave", () => glow());
+    list.addEventListener("blur", () => glow());
     return own;
   }
 
   // Of a source, its line in the file.
   const numberOf = (own, index) => (own.stage === "source" ? own.lines[index][0] : index + 1);
 
+  // By source line that became machine code: its tint. Lines that follow each other differ.
+  function tinted(side) {
+    const sass = columns[side].find((own) => own.stage === "sass");
+    const lines = [...new Set((sass?.lines ?? []).map(([line]) => line))].filter((line) => line !== undefined);
+    return new Map(lines.sort((one, other) => one - other).map((line, place) => [line, place % tints]));
+  }
+
+  // Under the mouse or the cursor: a line and all that it comes from or became.
+  let near = [];
+  function glow(own, index) {
+    for (const item of near) item.classList.remove("near");
+    const line = own?.lines[index]?.[0];
+    const of = line === undefined ? [] : columns[own.side].filter((one) => one.items);
+    near = of.flatMap((one) => [...one.items].filter((_, at) => one.lines[at].includes(line)));
+    for (const item of near) item.classList.add("near");
+  }
+
   // A column's lines are made when it is shown: LLVM IR alone can be megabytes.
   function fillIn(own) {
     if (own.items || own.element.hidden) return;
     const { text, lines, colours } = texts[own.text];
     const runs = colours.split("\n");
+    const tintOf = tinted(own.side);
     const rows = text.split("\n").map((row, index) => {
       const number = `<span class="number" title="Link to this line">${numberOf(own, index)}</span>`;
       const traced = lines[index].length ? " data-traced" : "";
       const id = `${own.side}-${own.stage}-${index}`;
-      return `<div class="line" role="option" id="${id}" data-index="${index}"${traced}>${number}${coloured(row, runs[index])}</div>`;
+      const tint = tintOf.has(lines[index][0]) ? ` style="--tint: var(--tint-${tintOf.get(lines[index][0])})"` : "";
+      return `<div class="line" role="option" id="${id}" data-index="${index}"${traced}${tint}>${number}${coloured(row, runs[index])}</div>`;
     });
     const groups = [];
     for (let at = 0; at < rows.length; at += GROUP) groups.push(rows.slice(at, at + GROUP).join(""));
@@ -115,7 +137,10 @@
     const page = Math.max(1, Math.floor(own.list.clientHeight / lineHeight(own)) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.key in steps) point(own, own.cursor + steps[event.key]); // which ends at the first and the last line
+    if (event.key in steps) {
+      point(own, own.cursor + steps[event.key]); // which ends at the first and the last line
+      glow(own, own.cursor);
+    }
     else if (event.key === "Enter" || event.key === " ") choose(own);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       const all = visible();
@@ -340,6 +365,41 @@
     $("diff").scrollTop = 0;
   }
 
+  // What to change in the first kernel's source to get the second's, where both are of one language.
+  function sourceDiff() {
+    const [left, right] = SIDES.map((side) => sources[kernelOf(side)?.label]);
+    const forward = diffs[`${left} ${right}`];
+    const diff = left === right ? "" : (forward ?? diffs[`${right} ${left}`]);
+    $("source-diff").hidden = diff === undefined;
+    const heads = shown().map((side) => make("th", { scope: "col" }, key(side)));
+    $("source-diff-head-row").replaceChildren(...heads);
+    $("source-diff-rows").replaceChildren(...(diff ? sideBySide(diff, forward === undefined ? "+-" : "-+") : [cells(["Their sources are equal."], "")]));
+  }
+
+  const cells = (texts, kind) =>
+    make("tr", { className: kind }, ...texts.map((textContent) => make("td", { textContent })));
+
+  // The lines of a unified diff as rows of two cells: runs of lines that replace each other stand side by side.
+  function sideBySide(diff, [left, right]) {
+    const rows = [];
+    let runs = { "-": [], "+": [] };
+    const flush = () => {
+      for (let i = 0; i < Math.max(runs["-"].length, runs["+"].length); i++) {
+        rows.push(cells([runs[left][i] ?? "", runs[right][i] ?? ""], "changed"));
+      }
+      runs = { "-": [], "+": [] };
+    };
+    for (const line of diff.split("\n").slice(1)) { // the first names the place
+      if (line[0] in runs) runs[line[0]].push(line.slice(1) || " "); // a cell that is not empty is coloured
+      else {
+        flush();
+        rows.push(cells([line.slice(1), line.slice(1)], ""));
+      }
+    }
+    flush();
+    return rows;
+  }
+
   // ------------------------------------------------------------------ choices
 
   function show() {
@@ -349,6 +409,10 @@
     }
     place();
     light(null, null);
+    document.body.style.setProperty("--left", `var(--${kernelOf("left")?.way})`);
+    const alike = kernelOf("left")?.way === kernelOf("right")?.way;
+    document.body.style.setProperty("--right", alike ? "var(--faint)" : `var(--${kernelOf("right")?.way})`);
+    sourceDiff();
     steps();
     mix();
     passes();

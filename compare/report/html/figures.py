@@ -13,6 +13,8 @@ from compare.report import plots
 from compare.report.lines import Line
 from compare.report.tables import number
 from compare.timing import figures, statistics
+from compare.tuning import sweep
+from compare.tuning.matching import registered_as
 
 Json = dict[str, Any]
 
@@ -39,7 +41,7 @@ def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     """What the figures show of a case: its timed ``rows``, fastest first, and its ``roofline`` or None.
 
     A row with code size has ``front``: whether it is on the Pareto front, so that no row is both shorter and
-    faster.
+    faster. A row of ``--tune``, and its default, has ``tuned``, its ``values`` and their ``place``.
 
     Args:
         case: the case.
@@ -50,6 +52,17 @@ def of_case(case: CaseComparison, every: Sequence[Line]) -> Json:
     rows = [
         _row(line) | {"named": line.label in named, "intensity": figures.intensity(case)} for line in timed
     ]
+    groups = [group for group in figures.trials(case) if figures.timed_trials(group)]
+    trials = {
+        row.label: {
+            "tuned": registered_as(row.label),
+            "values": sweep.worded(row.configuration.parameters),
+            "place": place,
+        }
+        for group in groups
+        for place, row in enumerate(group)
+    }
+    rows = [row | trials.get(row["label"], {}) for row in rows]
     highest = 0.0
     sized = [row for row in rows if row["tokens"] and row["share"] is not None]
     for row in sorted(sized, key=lambda row: (row["tokens"], -row["share"])):
@@ -75,7 +88,8 @@ def _row(line: Line) -> Json:
         "share": line.share,
         "tflops": line.tflops,
         "gbs": line.gbs,
-        "tokens": line.tokens if line.row.status == "ok" else None,
+        "tokens": line.tokens if figures.stands(line.row) else None,
+        "recorded": line.row.recorded is not None,
         "lines": line.lines,
     }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # it imports Triton, for which the device is not decided yet
 SECTOR_BYTES, BANKS, BANK_BYTES, LANES = 32, 32, 4, 32
 SHARED = "shared memory"
 _CELL, _STEP, _LEFT, _WIDE = 15, 18, 72, 660
-_COLOURS = "var(--torch)", "var(--triton)"
+_COLOURS = "var(--tint-1)", "var(--tint-0)"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _cell(column: int, y: int, colour: int | None, text: str) -> str:
     x = _LEFT + column * _STEP
     size = f'width="{_CELL}" height="{_CELL}"'
     square = f'<rect x="{x}" y="{y}" {size} fill="{fill}" stroke="var(--faint)"{dashes}/>'
-    style = 'font-size="8" text-anchor="middle" fill="var(--paper)"'
+    style = 'font-size="8" text-anchor="middle" fill="var(--ink)"'
     return f'{square}<text x="{x + _CELL / 2}" y="{y + 11}" {style}>{text}</text>' if text else square
 
 

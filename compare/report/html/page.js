@@ -23,7 +23,7 @@
       encode: {
         enter: {
           text: { field: "datum.label" },
-          fill: { field: "fill" },
+          fill: { value: "var(--ink)" },
           font: { value: "system-ui, sans-serif" },
           fontSize: { value: 11 },
         },
@@ -173,7 +173,7 @@
         if (!body.hidden) op.querySelector(".summary").closest("section").querySelector(".caption").textContent = body.dataset.caption;
       }
       const { rows, roofline } = given.cases[picker.value] || { rows: [] };
-      const shown = { strip: rows.length && {}, roofline, effort: rows.some((row) => row.front) && {} };
+      const shown = { strip: rows.length && {}, roofline, effort: rows.some((row) => row.front) && {}, tuning: rows.some((row) => row.tuned) && {} };
       for (const figure of all(op, "figure")) {
         if (figure !== sweep) await draw(figure, rows, shown[figure.dataset.figure]);
       }

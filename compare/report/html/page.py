@@ -18,9 +18,10 @@ from compare.model.op import way_of
 from compare.model.result import WRONG, CaseComparison, Comparison, Row
 from compare.report import lines, tables
 from compare.report.html import figures as plots
-from compare.report.html import sources
+from compare.report.html import palette, sources
 from compare.report.html.figures import Json
 from compare.report.html.sources import Code
+from compare.report.kernel_names import shortened
 from compare.report.lines import WORDS, Line, grouped
 from compare.report.sentences import sentences
 from compare.report.tables import NOTHING, number, percent, spread
@@ -54,6 +55,7 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+        finalize=lambda value: shortened(value) if type(value) is str else value,  # markup stays
     )
     environment.globals |= {"bad": _BAD, "lines": lines, "tables": tables, "figures": figures}
     environment.filters |= {
@@ -72,7 +74,7 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
     return environment.get_template("page.html.j2").render(
         ops=ops,
         files=[(sources.name(file), sources.highlighted(file)) for file in files],
-        css=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
+        css=Markup(palette.css() + (_HERE / "style.css").read_text(encoding="utf-8")),
         scripts=scripts,
         hashes=[_hash(script) for script in scripts],
         data=Markup(_as_json({"ops": {op.anchor: op.data(files) for op in ops}})),
@@ -191,6 +193,11 @@ class _OpSection:
         return machine.device if machine.device_type == "cuda" else f"CPU: {machine.device}{recorded}"
 
     @property
+    def recorded_on(self) -> list[str]:
+        """Where and when the times were recorded that the figures draw hollow."""
+        return lines.recorded_on(row for case in self.comparison.cases for row in case.rows)
+
+    @property
     def verdict(self) -> str:
         """``17 of 17 correct``: rows that were checked anywhere, by their worst status."""
         checked = [v for v in self._verdicts.values() if v.cases or v.status in _BAD]
@@ -206,6 +213,8 @@ class _OpSection:
     def status(self, line: Line) -> tuple[str, str]:
         """The word, and the share of the tolerance used or where else it was checked."""
         row, word = line.row, WORDS[line.row.status]
+        if row.status == "unavailable" and figures.stands(row):
+            return WORDS["ok"], "when recorded"
         if row.status == "ok" and row.agreement is None:  # checked on other cases, as without a GPU
             seen = self._verdicts.get(row.label)
             return (WORDS[seen.status], "elsewhere") if seen and seen.cases else ("not checked", "")

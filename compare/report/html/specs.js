@@ -41,7 +41,13 @@ const SPECS = (() => {
     scale: { domain: Object.keys(SHAPES), range: Object.values(SHAPES) },
     legend: null,
   };
-  const POINT = { type: "point", filled: true, size: 60, opacity: 1 };
+  const POINT = { type: "point", filled: true, size: 60, opacity: 1, strokeWidth: 1.5 };
+  // Of a point: a recorded time is hollow.
+  const PAINT = {
+    stroke: COLOR,
+    fill: { ...COLOR, condition: { test: "datum.recorded", value: "var(--paper)" } },
+    shape: SHAPE,
+  };
   const TOLD = [
     { field: "label", title: "implementation" },
     { field: "shown", title: "us, cold" },
@@ -94,20 +100,20 @@ const SPECS = (() => {
         {
           transform: [{ flatten: ["samples"], as: ["sample"] }, { filter: "datum.sample > 0" }],
           mark: { type: "tick", size: 12, thickness: 1, opacity: 0.3 },
-          encoding: { x: { field: "sample", type: "quantitative" } },
+          encoding: { x: { field: "sample", type: "quantitative" }, color: COLOR },
         },
         {
           mark: { type: "rule", strokeWidth: 3 },
-          encoding: { x: { field: "low", type: "quantitative" }, x2: { field: "high" } },
+          encoding: { x: { field: "low", type: "quantitative" }, x2: { field: "high" }, color: COLOR },
         },
         {
           transform: [
             { calculate: interval, as: "interval" },
             { calculate: "length(datum.samples)", as: "count" },
           ],
-          mark: { ...POINT, size: 50, stroke: "var(--paper)", strokeWidth: 1 },
+          mark: { ...POINT, size: 50 },
           encoding: {
-            shape: SHAPE,
+            ...PAINT,
             tooltip: [
               ...TOLD,
               { field: "interval", title: "95% interval" },
@@ -124,7 +130,7 @@ const SPECS = (() => {
           },
         },
       ],
-      { encoding: { x, y, color: COLOR } },
+      { encoding: { x, y } },
     );
   }
 
@@ -167,10 +173,9 @@ const SPECS = (() => {
         },
         {
           name: "all",
-          mark: { ...POINT, opacity: 0.85 },
+          mark: POINT,
           encoding: {
-            color: COLOR,
-            shape: SHAPE,
+            ...PAINT,
             tooltip: [
               ...TOLD,
               { field: "tflops", title: "TFLOP/s", format: ",.3~r" },
@@ -182,7 +187,6 @@ const SPECS = (() => {
           name: "named",
           transform: [{ filter: "datum.named" }],
           mark: { ...POINT, opacity: 0 },
-          encoding: { color: COLOR },
         },
       ],
       {
@@ -239,11 +243,10 @@ const SPECS = (() => {
               sort: [{ field: "front", order: "descending" }],
             },
           ],
-          mark: { ...POINT, stroke: "var(--ink)" },
+          mark: POINT,
           encoding: {
-            color: COLOR,
-            shape: SHAPE,
-            strokeWidth: { condition: { test: "datum.front", value: 1.5 }, value: 0 },
+            ...PAINT,
+            size: { condition: { test: "datum.front", value: 90 }, value: 40 },
             tooltip: [...TOLD, { field: "tokens" }, { field: "lines" }],
           },
         },
@@ -278,11 +281,11 @@ const SPECS = (() => {
       [
         {
           mark: { type: "line", strokeWidth: 1, opacity: 0.35 },
-          encoding: { detail: { field: "label" } },
+          encoding: { detail: { field: "label" }, color: COLOR },
         },
         {
-          mark: { ...POINT, size: 22, opacity: 0.55 },
-          encoding: { shape: SHAPE, tooltip: [...TOLD, { field: "case" }] },
+          mark: { ...POINT, size: 22, strokeWidth: 1 },
+          encoding: { ...PAINT, tooltip: [...TOLD, { field: "case" }] },
         },
         {
           transform: [
@@ -293,14 +296,31 @@ const SPECS = (() => {
             { filter: "datum.share == datum.most && datum.way != 'library'" },
           ],
           mark: { type: "line", strokeWidth: 2.5 },
+          encoding: { color: COLOR },
         },
       ],
       {
         transform: [{ filter: "isValid(datum.share)" }],
-        encoding: { x, y, color: COLOR },
+        encoding: { x, y },
       },
     );
   }
 
-  return { strip: strip(), roofline: roofline(), effort: effort(), sweep: sweep() };
+  // The time of every configuration that --tune tried, and of the default.
+  function tuning() {
+    const x = { field: "values", type: "nominal", sort: { field: "place" }, axis: { title: null, labelAngle: -30, labelOverlap: false } };
+    return spec(
+      HEIGHT,
+      [
+        { mark: { type: "line", strokeWidth: 1, opacity: 0.6 }, encoding: { detail: { field: "tuned" }, color: COLOR } },
+        { mark: POINT, encoding: { ...PAINT, tooltip: [...TOLD, { field: "values" }] } },
+      ],
+      {
+        transform: [{ filter: "isValid(datum.tuned)" }],
+        encoding: { x, y: log("us", "us, cold") },
+      },
+    );
+  }
+
+  return { tuning: tuning(), strip: strip(), roofline: roofline(), effort: effort(), sweep: sweep() };
 })();
