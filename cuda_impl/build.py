@@ -20,6 +20,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,24 @@ def cupy() -> Any:
         if error.filename is None:  # a shared library that fails to load
             raise
         raise BuildError(f"cannot write {error.filename} ({error.strerror}): set CUPY_CACHE_DIR") from error
+
+
+@functools.cache
+def nvrtc_library() -> Any:
+    """NVRTC's functions, its library loaded.
+
+    Raises:
+        BuildError: it is not installed.
+    """
+    try:
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BuildError(
+            "no NVRTC, the compiler of cupy's kernels: pip install 'cuda-bindings==13.*' "
+            f"'nvidia-cuda-nvrtc==13.0.*'\n{error}"
+        ) from error
+    return nvrtc
 
 
 # --------------------------------------------------------------------------- sources and the cache
@@ -417,7 +436,16 @@ def host_runtime() -> Path:
     """What all host builds share and load, compiled once: the scheduler, and a launch's checks."""
 
     def make(product: Path) -> None:
-        run([*_host_command(sanitizing()), *_RUNTIME, "-o", product], "the scheduler of host builds")
+        command, what = _host_command(sanitizing()), "the scheduler of host builds"
+        objects = [product.with_name(f"{file.stem}.o") for file in _RUNTIME]
+        with ThreadPoolExecutor(len(objects)) as pool:
+            jobs = [
+                pool.submit(run, [*command, "-c", file, "-o", each], what)
+                for file, each in zip(_RUNTIME, objects, strict=True)
+            ]
+        for job in jobs:
+            job.result()
+        run([*command, *objects, "-o", product], what)
 
     return _cached(_host_runtime_name(), make)
 
@@ -539,8 +567,7 @@ def ptxas_log(source: str, names: Sequence[str], arch: str) -> str:
 
 
 def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[str, str], str]:
-    from cuda.bindings import nvrtc
-
+    nvrtc = nvrtc_library()
     options = (*nvrtc_options(source, arch), "-default-device", "-Xptxas=-v")
     _, major, minor = nvrtc.nvrtcVersion()
     key = digest(headers_digest(source), names, options, major, minor)
@@ -582,8 +609,7 @@ def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...])
     Raises:
         BuildError: as `cubin`.
     """
-    from cuda.bindings import nvrtc
-
+    nvrtc = nvrtc_library()
     what = f"{source}.cuh" if source.isidentifier() else ", ".join(names[:1]) or "CUDA source"
 
     def checked(result: tuple[object, ...]) -> object:
@@ -741,8 +767,8 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
 
     def make(product: Path) -> None:
         if target == "host":
+            _compiled_header(*header)  # first: meanwhile another process compiles the runtime
             host_runtime()
-            _compiled_header(*header)
         _make_module(op, command, libraries, product)
 
     sources = _pybind_sources(op, *((flags.HOST,) if target == "host" else ()))

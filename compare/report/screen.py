@@ -143,6 +143,8 @@ def _table(
         table = fitted([(bare, 2), (bare, 1)], width)
     blocks = [f" {line}" for line in table]
     width = min(width, WIDEST)
+    own_kernels = summary.compiled_here(comparison, case, shown)
+    blocks += [paragraph(f"   {note}", width) for note in own_kernels]
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]
         blocks += [paragraph(f"   {note}", width) for note in notes if note]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -78,7 +79,7 @@ def test_without_a_gpu_it_is_as_long() -> None:
     rows = tuple(replace(row, recorded=RECORDED) for row in made_up.rows())
     text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
     assert len(text.splitlines()) <= 30
-    assert f"times recorded on {RECORDED}" in text
+    assert f"recorded on {RECORDED}" in text
     assert "9 of 9 match fp64 on this CPU (" in text
 
 
@@ -181,13 +182,60 @@ def test_no_time_stands_beside_registers_of_another_architecture() -> None:
         return screen(made_up.case(made=tuple(rows)), environment=made_up.LAPTOP)
 
     both, other = compiled(turing, hopper), compiled(turing)
-    assert line_of(both, "triton.onepass")[5] == "90"
+    assert line_of(both, "triton.onepass")[5] == "55"
     assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in both
     assert "HMMA.1688" not in both
     assert "spill" not in both
     kept = archive.find("softmax", made_up.CASE)["triton.onepass"].row.resources
     assert line_of(other, "triton.onepass")[5] == str(kept[0].registers), "of that device's record"
-    assert "regs, smem: sm_90" in " ".join(other.split())
+
+
+def test_recorded_registers_and_versions_stand_beside_recorded_times() -> None:
+    """A compiler of this machine may need other registers than the one of the record."""
+    recorded = archive.find("softmax", made_up.CASE)
+    of_label = {label: archive.provenance(each, each.row.source_hash) for label, each in recorded.items()}
+
+    def compiled(labels: Sequence[str]) -> str:
+        rows = [
+            replace(
+                row,
+                recorded=of_label.get(row.label, RECORDED),
+                resources=(made_up.kernel(row.label, reader="cubin", arch="sm_90", registers=251),),
+            )
+            for row in made_up.rows()
+        ]
+        return screen(made_up.case(made=[r for r in rows if r.label in labels]), environment=made_up.LAPTOP)
+
+    text = compiled(["torch.eager", "triton.onepass"])
+    assert line_of(text, "triton.onepass")[5] == str(recorded["triton.onepass"].row.resources[0].registers)
+    assert "251" not in text
+    ours, theirs = text.splitlines()[1:3]
+    assert ours.startswith(f"checked on {made_up.LAPTOP.device} (CPU) · torch ")
+    assert theirs.startswith(f"µs, regs, smem recorded on {made_up.H100.device}, ")
+    run = recorded["triton.onepass"].run.environment
+    assert f"  torch {run.versions['torch']} triton {run.versions['triton']} cuda " in text.splitlines()[3]
+    assert text.splitlines()[3].endswith(f"driver {run.driver}")
+    assert "compiled here" not in text
+
+
+def test_registers_compiled_here_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = archive.find("softmax", made_up.CASE)
+    bare = {label: replace(each, row=replace(each.row, resources=())) for label, each in kept.items()}
+    kernel = functools.partial(made_up.kernel, reader="cubin", arch="sm_90", registers=90)
+    rows = [
+        replace(row, recorded=RECORDED, resources=(kernel(row.label),) if "triton" in row.label else ())
+        for row in made_up.rows()
+    ]
+    case = made_up.case(made=tuple(rows))
+    monkeypatch.setattr(archive, "find", lambda *_: {**kept, "triton.onepass": bare["triton.onepass"]})
+    some = screen(case, environment=made_up.LAPTOP)
+    assert line_of(some, "triton.onepass")[5] == "90"
+    assert "\n   regs, smem compiled here, not recorded: triton.onepass\n" in some
+    monkeypatch.setattr(archive, "find", lambda *_: bare)
+    every = screen(case, environment=made_up.LAPTOP)
+    assert "\nregs, smem compiled here for sm_90\n" in every
+    assert f"\nµs recorded on {made_up.H100.device}" in every
+    assert "not recorded" not in every
 
 
 def test_without_times_every_row_is_shown_with_what_is_known() -> None:
