@@ -767,8 +767,10 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
 
     def make(product: Path) -> None:
         if target == "host":
-            _compiled_header(*header)  # first: meanwhile another process compiles the runtime
-            host_runtime()
+            with ThreadPoolExecutor(1) as pool:
+                runtime = pool.submit(host_runtime)
+                _compiled_header(*header)
+                runtime.result()
         _make_module(op, command, libraries, product)
 
     sources = _pybind_sources(op, *((flags.HOST,) if target == "host" else ()))

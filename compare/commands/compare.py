@@ -34,6 +34,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -136,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
-    with steps(arguments.verbose) as log:
+    with steps(arguments.verbose) as log, _early(arguments):
         _say(log, "importing PyTorch")
         from compare.worker.start import prepare
 
@@ -145,6 +146,15 @@ def run(arguments: argparse.Namespace) -> int:
             device = prepare(arguments.device, () if arguments.own_code else names)
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
+
+
+def _early(arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """The build of the op's C++ module for a CPU, where that will be needed; PyTorch is imported meanwhile."""
+    from compare.worker.server import likely_cpu
+    from cuda_impl.ahead import begun_early
+
+    known = arguments.what in registry.op_names() and not (arguments.only or arguments.own_code)
+    return begun_early(arguments.what) if known and likely_cpu(arguments.device) else nullcontext()
 
 
 def _say(log: Steps | None, step: str) -> None:

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+BEGUN_S = time.monotonic()
+"""When this process began, nearly: a command imports this before PyTorch."""
+
+
 class Steps:
     """Prints each step when the next one begins, or at the `end`, with the wall-clock seconds it took."""
 

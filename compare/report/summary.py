@@ -252,6 +252,8 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     for line in shown:
         if line.timing.unverified:
             yield f"UNVERIFIED: {line.label} was timed by its own process: {line.timing.unverified}"
+    if reference and any(line.speedup and line.same and not (line.terms or line.reference) for line in shown):
+        yield f"~: within noise of {reference.label}"
     if above := _above_the_ceiling(case, shown):
         yield above
     few = grouped(

@@ -276,6 +276,8 @@ class Handlers:
     def _load(self, request: messages.Load) -> None:
         if self._device.type == "cpu":
             answer_for_gpu()
+            # Inductor asks for it where PyTorch is built without CUDA.
+            torch.cuda.get_device_properties(0).gcnArchName = ""
         if request.own_code:
             own_code.enter()
         with self._recorder.allocating() if self._recorder else nullcontext():

@@ -182,12 +182,11 @@ def test_no_time_stands_beside_registers_of_another_architecture() -> None:
         return screen(made_up.case(made=tuple(rows)), environment=made_up.LAPTOP)
 
     both, other = compiled(turing, hopper), compiled(turing)
-    assert line_of(both, "triton.onepass")[5] == "55"
-    assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in both
     assert "HMMA.1688" not in both
     assert "spill" not in both
     kept = archive.find("softmax", made_up.CASE)["triton.onepass"].row.resources
-    assert line_of(other, "triton.onepass")[5] == str(kept[0].registers), "of that device's record"
+    for text in (both, other):
+        assert line_of(text, "triton.onepass")[5] == str(kept[0].registers), "of that device's record"
 
 
 def test_recorded_registers_and_versions_stand_beside_recorded_times() -> None:
@@ -210,7 +209,7 @@ def test_recorded_registers_and_versions_stand_beside_recorded_times() -> None:
     assert line_of(text, "triton.onepass")[5] == str(recorded["triton.onepass"].row.resources[0].registers)
     assert "251" not in text
     ours, theirs = text.splitlines()[1:3]
-    assert ours.startswith(f"checked on {made_up.LAPTOP.device} (CPU) · torch ")
+    assert ours == f"checked on {made_up.LAPTOP.device} (CPU) · CUDA by g++"
     assert theirs.startswith(f"µs, regs, smem recorded on {made_up.H100.device}, ")
     run = recorded["triton.onepass"].run.environment
     assert f"  torch {run.versions['torch']} triton {run.versions['triton']} cuda " in text.splitlines()[3]
