@@ -485,7 +485,7 @@ def _header(stem: str, text: str, folders: tuple[Path, ...], command: list[str])
     return f"{stem}-{digest(_contents(text, folders), command, *others)}.h", text, command
 
 
-def _compiled_header(name: str, text: str, command: list[str]) -> Path:
+def _compiled_header(name: str, text: str, command: list[str], *, precompiled: bool = True) -> Path:
     def write(product: Path) -> None:
         product.write_text(text)
 
@@ -493,7 +493,8 @@ def _compiled_header(name: str, text: str, command: list[str]) -> Path:
         run([*command, "-x", "c++-header", header, "-o", product], name)
 
     header = _cached(name, write)
-    _cached(f"{name}.gch", compile_it)
+    if precompiled:
+        _cached(f"{name}.gch", compile_it)
     return header
 
 
@@ -769,7 +770,8 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
         if target == "host":
             with ThreadPoolExecutor(1) as pool:
                 runtime = pool.submit(host_runtime)
-                _compiled_header(*header)
+                # To precompile it takes longer than the first module gains, which a newcomer waits for.
+                _compiled_header(*header, precompiled=any(cache_dir().glob("*-host-*.so")))
                 runtime.result()
         _make_module(op, command, libraries, product)
 

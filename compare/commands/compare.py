@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _early(arguments: argparse.Namespace) -> AbstractContextManager[None]:
-    """The build of the op's C++ module for a CPU, where that will be needed; PyTorch is imported meanwhile."""
+    """The build of the op's C++ module, where a CPU will need it; PyTorch is imported meanwhile."""
     from compare.worker.server import likely_cpu
     from cuda_impl.ahead import begun_early
 

@@ -237,7 +237,7 @@ def of_one_arch(comparison: Comparison, case: CaseComparison) -> tuple[CaseCompa
 
 
 def compiled_here(comparison: Comparison, case: CaseComparison) -> list[str]:
-    """Labels of the rows whose kernels `of_one_arch` shows as compiled here, where times are recorded ones."""
+    """Labels of the rows whose kernels `of_one_arch` shows as compiled here, beside recorded times."""
     arch, recorded = _arch_of(comparison, case)
     rows = [row for row in case.rows if recorded and _kernels(row, arch)]
     return [row.label for row in rows if not _recorded_kernels(row, arch, recorded)]

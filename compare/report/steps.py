@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 BEGUN_S = time.monotonic()
 """When this process began, nearly: a command imports this before PyTorch."""
 

@@ -149,7 +149,7 @@ def machine(comparison: Comparison, shown: Sequence[tuple[CaseComparison, str]])
     if environment.device_type == "cuda":
         yield environment.device, *ceilings, _versions(environment.versions)
         return
-    here = {key: environment.versions[key] for key in ("torch", "triton") if key in environment.versions}
+    here = {key: text for key, text in environment.versions.items() if key in ("torch", "triton")}
     yield f"checked on {environment.device} (CPU)", f"{_versions(here)} interpreted, CUDA by g++"
     recorded = [row.recorded for case, _ in shown for row in case.rows if row.recorded]
     compiled = " and ".join(dict.fromkeys(arch for _, arch in shown if arch))
@@ -233,9 +233,9 @@ def launch(case: CaseComparison) -> str:
 def compiled_here(comparison: Comparison, case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     """Which lines have registers of this machine's compilers beside recorded ones."""
     labels = lines.compiled_here(comparison, case)
-    if own := [line.label for line in shown if line.row.label in labels]:
-        if not _all_compiled_here(comparison, case):
-            yield f"regs, smem compiled here, not recorded: {', '.join(own)}"
+    own = [line.label for line in shown if line.row.label in labels]
+    if own and not _all_compiled_here(comparison, case):
+        yield f"regs, smem compiled here, not recorded: {', '.join(own)}"
 
 
 def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:

@@ -115,6 +115,27 @@ def test_the_best_of_each_way_is_shown_and_all_are_on_request() -> None:
     assert shown(View(every=True)) == list(made_up.MEDIANS_US)
 
 
+def test_a_tilde_is_explained_where_it_stands() -> None:
+    note = "   ~: within noise of torch.eager"
+    as_eager = ("tiled", made_up.MEDIANS_US["torch.eager"][1])
+    level = made_up.MEDIANS_US | dict.fromkeys(("triton.online", "triton.onepass"), as_eager)
+    near, far = screen(made_up.case(made=made_up.rows(level))), screen()
+    for text in (near, far):
+        assert (note in text) == bool(re.search(r" ~\d", text))
+    assert note in near
+    assert note not in far
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_evidence_and_table_agree_on_the_share_of_the_fastest(op: str) -> None:
+    if history.recorded(registry.get_op(op)) is None:
+        pytest.skip("a new op: nothing is recorded")
+    text = terminal.render(recorded(op), 80)
+    for label, share in re.findall(r"(\w+\.\w+) at\s+(?:      )?(\d+%) of (?:copy|peak)", text):
+        if (table := re.search(rf"(?m)^ {re.escape(label)} .* (\d+%) ", text)) is not None:
+            assert share == table[1], label
+
+
 def test_cupy_and_pybind_are_one_line_while_within_noise() -> None:
     text = screen()
     assert "launch overhead: triton 12 µs, cupy 12, pybind 12 (torch.eager 12)" in text
@@ -208,12 +229,14 @@ def test_recorded_registers_and_versions_stand_beside_recorded_times() -> None:
     text = compiled(["torch.eager", "triton.onepass"])
     assert line_of(text, "triton.onepass")[5] == str(recorded["triton.onepass"].row.resources[0].registers)
     assert "251" not in text
-    ours, theirs = text.splitlines()[1:3]
-    assert ours == f"checked on {made_up.LAPTOP.device} (CPU) · CUDA by g++"
-    assert theirs.startswith(f"µs, regs, smem recorded on {made_up.H100.device}, ")
+    ours, theirs = " ".join(text.partition("CORRECT")[0].split()).split(" µs, regs, smem recorded on ")
+    versions = made_up.LAPTOP.versions
+    of_here = f"torch {versions['torch']} triton {versions['triton']} interpreted, CUDA by g++"
+    assert ours.endswith(f" checked on {made_up.LAPTOP.device} (CPU) {of_here}")
     run = recorded["triton.onepass"].run.environment
-    assert f"  torch {run.versions['torch']} triton {run.versions['triton']} cuda " in text.splitlines()[3]
-    assert text.splitlines()[3].endswith(f"driver {run.driver}")
+    assert theirs.startswith(f"{made_up.H100.device}, {recorded['triton.onepass'].run.created[:10]}")
+    assert f" torch {run.versions['torch']} triton {run.versions['triton']} cuda " in theirs
+    assert theirs.endswith(f"driver {run.driver}")
     assert "compiled here" not in text
 
 
