@@ -172,14 +172,14 @@ def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) 
 def test_a_module_that_is_not_built_is_begun_early_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
 
-    class Recorder:
+    class BuildInPlace:
         def __init__(self, op: str, target: str) -> None:
             events.append(f"{op} for {target}")
 
         def stop(self) -> None:
             events.append("stop")
 
-    monkeypatch.setattr(ahead, "Building", Recorder)
+    monkeypatch.setattr(ahead, "Building", BuildInPlace)
     for built in (True, False):
         monkeypatch.setattr(build, "pybind_is_built", lambda *_, built=built: built)
         with ahead.begun_early("softmax"):
