@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cuda_impl import build
@@ -79,6 +80,23 @@ class Building:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
+
+
+@contextmanager
+def begun_early(op: str) -> Iterator[None]:
+    """Build an op's module for the CPU during the block, unless it is built: PyTorch is imported meanwhile.
+
+    If a compiler is missing, loading the module reports it.
+    """
+    build_of_op = None
+    with suppress(build.BuildError, OSError):
+        if (build.PYBIND / f"{op}.cu").is_file() and not build.pybind_is_built(op, "host"):
+            build_of_op = Building(op, "host")
+    try:
+        yield
+    finally:
+        if build_of_op:
+            build_of_op.stop()
 
 
 def main(op: str, target: str) -> None:

@@ -20,6 +20,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,24 @@ def cupy() -> Any:
         if error.filename is None:  # a shared library that fails to load
             raise
         raise BuildError(f"cannot write {error.filename} ({error.strerror}): set CUPY_CACHE_DIR") from error
+
+
+@functools.cache
+def nvrtc_library() -> Any:
+    """NVRTC's functions, its library loaded.
+
+    Raises:
+        BuildError: it is not installed.
+    """
+    try:
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BuildError(
+            "no NVRTC, the compiler of cupy's kernels: pip install 'cuda-bindings==13.*' "
+            f"'nvidia-cuda-nvrtc==13.0.*'\n{error}"
+        ) from error
+    return nvrtc
 
 
 # --------------------------------------------------------------------------- sources and the cache
@@ -417,7 +436,16 @@ def host_runtime() -> Path:
     """What all host builds share and load, compiled once: the scheduler, and a launch's checks."""
 
     def make(product: Path) -> None:
-        run([*_host_command(sanitizing()), *_RUNTIME, "-o", product], "the scheduler of host builds")
+        command, what = _host_command(sanitizing()), "the scheduler of host builds"
+        objects = [product.with_name(f"{file.stem}.o") for file in _RUNTIME]
+        with ThreadPoolExecutor(len(objects)) as pool:
+            jobs = [
+                pool.submit(run, [*command, "-c", file, "-o", each], what)
+                for file, each in zip(_RUNTIME, objects, strict=True)
+            ]
+        for job in jobs:
+            job.result()
+        run([*command, *objects, "-o", product], what)
 
     return _cached(_host_runtime_name(), make)
 
@@ -464,7 +492,7 @@ def _header(stem: str, text: str, folders: tuple[Path, ...], command: list[str])
     return f"{stem}-{digest(_contents(text, folders), command, *others)}.h", text, command
 
 
-def _compiled_header(name: str, text: str, command: list[str]) -> Path:
+def _compiled_header(name: str, text: str, command: list[str], *, precompiled: bool = True) -> Path:
     def write(product: Path) -> None:
         product.write_text(text)
 
@@ -472,7 +500,8 @@ def _compiled_header(name: str, text: str, command: list[str]) -> Path:
         run([*command, "-x", "c++-header", header, "-o", product], name)
 
     header = _cached(name, write)
-    _cached(f"{name}.gch", compile_it)
+    if precompiled:
+        _cached(f"{name}.gch", compile_it)
     return header
 
 
@@ -547,8 +576,7 @@ def ptxas_log(source: str, names: Sequence[str], arch: str) -> str:
 
 
 def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[str, str], str]:
-    from cuda.bindings import nvrtc
-
+    nvrtc = nvrtc_library()
     options = (*nvrtc_options(source, arch), "-default-device", "-Xptxas=-v")
     _, major, minor = nvrtc.nvrtcVersion()
     key = digest(headers_digest(source), names, options, major, minor)
@@ -590,8 +618,7 @@ def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...])
     Raises:
         BuildError: as `cubin`.
     """
-    from cuda.bindings import nvrtc
-
+    nvrtc = nvrtc_library()
     what = f"{source}.cuh" if source.isidentifier() else ", ".join(names[:1]) or "CUDA source"
 
     def checked(result: tuple[object, ...]) -> object:
@@ -749,8 +776,11 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
 
     def make(product: Path) -> None:
         if target == "host":
-            host_runtime()
-            _compiled_header(*header)
+            with ThreadPoolExecutor(1) as pool:
+                runtime = pool.submit(host_runtime)
+                # To precompile it takes longer than the first module gains, which a newcomer waits for.
+                _compiled_header(*header, precompiled=any(cache_dir().glob("*-host-*.so")))
+                runtime.result()
         _make_module(op, command, libraries, product)
 
     sources = _pybind_sources(op, *((flags.HOST,) if target == "host" else ()))

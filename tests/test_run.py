@@ -383,6 +383,16 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     assert status(Options(cases=(SMALL,), device="cpu")) == "ok"
 
 
+@pytest.mark.thorough
+def test_torch_compile_runs_on_a_cpu_with_any_build_of_pytorch(tmp_path: Path) -> None:
+    """Inductor asks the recorded GPU for more where PyTorch is built without CUDA."""
+    op = registry.get_op("vector_add")
+    case = Case.parse("N=64,fp32", op)
+    options = Options(cases=(case,), device="cpu", only=("torch.compile",), resources=False)
+    rows = running.run(op, options, results=tmp_path).cases[0].rows
+    assert {row.label: row.status for row in rows} == {"torch.eager": "ok", "torch.compile": "ok"}
+
+
 # --------------------------------------------------------------------------- built in the background
 
 

@@ -40,6 +40,7 @@ _TORCHS = SimpleNamespace(
     shared_memory_per_block_optin=232448,
     shared_memory_per_multiprocessor=233472,
     L2_cache_size=52_428_800,
+    gcnArchName="",  # Inductor reads it where PyTorch is built without CUDA
 )
 _REGISTERS, _SHARED_BYTES = 32, 4096
 """Of a warmed-up kernel: only a compiler for a GPU knows them."""

@@ -34,7 +34,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
-    with steps(arguments.verbose) as verbose, _traced(arguments.trace) as trace:
+    with steps(arguments.verbose) as verbose, _traced(arguments.trace) as trace, _early(arguments):
         log = Log(verbose, trace)
         log("importing PyTorch")
         from compare.worker.start import prepare
@@ -169,6 +169,15 @@ def _traced(file: Path | None) -> Iterator[Timeline | None]:
         yield trace
     finally:
         outputs.write(file, trace.dumps())
+
+
+def _early(arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """The build of the op's C++ module, where a CPU will need it; PyTorch is imported meanwhile."""
+    from compare.worker.server import likely_cpu
+    from cuda_impl.ahead import begun_early
+
+    known = arguments.what in registry.op_names() and not (arguments.only or arguments.own_code)
+    return begun_early(arguments.what) if known and likely_cpu(arguments.device) else nullcontext()
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -120,9 +120,14 @@ def _show(
 ) -> int:
     # Start-up: mistakes need neither PyTorch nor Triton; an isolated process imports the same meanwhile.
     from compare.pipeline import caches, opening, page, screen
+    from compare.report.progress import of_run
 
     stage = opening.select(arguments.stage) if arguments.stage else ""
-    of_op = result() if result else opening.open_op(request)
+    if result:
+        of_op = result()
+    else:
+        with of_run(request.op, None) as progress:
+            of_op = opening.open_op(request, progress=progress)
     opened = caches.with_entries(of_op.opened)
     if not request.triton_only and opened:
         options.check_only(arguments.only, [one.label for one in opened])

@@ -123,6 +123,6 @@ def _rendered(comparisons: Sequence[Comparison], width: int) -> str:
     for one in comparisons:
         blocks += [terminal.paragraph(f"{one.op}  {one.signature}", width), *terminal.details(one, width)]
     last = comparisons[-1]
-    case = f"show {last.op} --case {last.cases[-1].case} · " if len(last.cases) > 1 else ""
+    case = f"show {last.op} --case {last.cases[-1].case}\n      " if len(last.cases) > 1 else ""
     blocks.append(f"NEXT  {case}--csv {last.op}.csv · --html {last.op}.html")
     return "\n\n".join(blocks)

@@ -391,6 +391,8 @@ class Provenance:
     """The row's source has changed since."""
     ceilings: Ceilings | None = None
     """What was reached in that run, which need not be the one of the case's other rows."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """`Environment.versions` of that run, and its driver's."""
 
     @property
     def device_and_date(self) -> str:

@@ -29,8 +29,13 @@ _MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": 
 
 
 def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
-    """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
+    """What NVRTC makes of a launch's kernel, with the options that cupy passes.
+
+    Raises:
+        BuildError: NVRTC is not installed.
+    """
     opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
+    build.nvrtc_library()
     options = (*build.nvrtc_options(launch.source, blank.arch), "-default-device", "-Xptxas=-v", "--time=-")
     begin = time.perf_counter()
     try:
@@ -85,11 +90,18 @@ def by_nvcc(launch: CudaLaunch, blank: Opened, folder: Path) -> Opened:
         opened = opened.plus(_run(step, environment, folder))
         if opened.failure:
             return opened
-    return replace(opened, symbol=_symbol(launch, blank.arch))
+    return replace(opened, symbol=_symbol(launch, opened))
 
 
-def _symbol(launch: CudaLaunch, arch: str) -> str:
-    """The kernel's mangled name, from NVRTC's front end: nvcc's is equal."""
+def _symbol(launch: CudaLaunch, opened: Opened) -> str:
+    """The kernel's mangled name, from NVRTC's front end: nvcc's is equal.  Without NVRTC from the PTX."""
+    try:
+        build.nvrtc_library()
+    except build.BuildError:
+        ptx = opened.stage("ptx")
+        entries = re.findall(r"\.entry\s+(\w+)", ptx.text if ptx else "")
+        return next((entry for entry in entries if launch.kernel.partition("<")[0] in entry), "")
+    arch = opened.arch
     options = (*build.nvrtc_options(launch.source, arch), "-default-device", "--fdevice-syntax-only")
     return build.compile_nvrtc(launch.source, (launch.kernel,), options).mangled[launch.kernel]
 

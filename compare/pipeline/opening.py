@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -43,7 +43,15 @@ def select(name: str) -> str:
     return name
 
 
-def open_op(request: OpenRequest, begin: Begin = lambda step, many: None) -> OpenedOp:
+Progress = Callable[[str, float], None]
+"""Called with the current step, and the share that is over, 0 to 1."""
+
+
+def open_op(
+    request: OpenRequest,
+    begin: Begin = lambda step, many: None,
+    progress: Progress = lambda step, done: None,
+) -> OpenedOp:
     """Load the user's files, if any, and compile an op's kernels stage by stage.
 
     Raises:
@@ -62,14 +70,20 @@ def open_op(request: OpenRequest, begin: Begin = lambda step, many: None) -> Ope
         if not impls:
             raise UsageError("--passes and --pass are for Triton kernels, and --only leaves no Triton kernel")
     archs = request.archs or default_archs(pick())
-    opened = open_up(op, impls, case, archs, request.dump, begin)
+    opened = open_up(op, impls, case, archs, request.dump, begin, progress)
     shown = [impl.label for impl in impls]
     opened.sort(key=lambda one: (archs.index(one.arch), shown.index(one.label)))
     return OpenedOp(op.signature, tuple(opened))
 
 
 def open_up(
-    op: Op, impls: Sequence[Implementation], case: Case, archs: Sequence[str], dump: bool, begin: Begin
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    archs: Sequence[str],
+    dump: bool,
+    begin: Begin,
+    progress: Progress,
 ) -> list[Opened]:
     """What each compiler makes of the kernels that ``impls`` launch; those of one implementation in order.
 
@@ -82,6 +96,7 @@ def open_up(
         archs: ``sm_90``; one at least.
         dump: with every MLIR pass of Triton's.
         begin: called before each step.
+        progress: called whenever a kernel has been compiled.
     """
     opened: list[Opened] = []
     jobs: list[Future[Opened]] = []
@@ -104,10 +119,16 @@ def open_up(
                     triton.append((launch, blank))
                 else:
                     jobs.append(pool.submit(_by_cuda, launch, blank, impl.route))
+        every = len(jobs) + len(triton)
+        progress(f"compiling kernels, 0 of {every}", 0.0)
         for launch, blank in triton:
             begin(f"compiling {blank.label} for {blank.arch}", False)
             jobs.append(pool.submit(_with_sass, triton_way.compiled(launch, blank, dump)))
+            done = sum(job.done() for job in jobs)
+            progress(f"compiling kernels, {done} of {every}", done / every)
         begin("waiting for the compilers", True)
+        for count, _ in enumerate(as_completed(jobs), 1):
+            progress(f"compiling kernels, {count} of {every}", count / every)
         return opened + [job.result() for job in jobs]
 
 

@@ -9,12 +9,15 @@ from compare.pipeline.caches import caches
 from compare.pipeline.differences import kinds
 from compare.pipeline.records import CacheEntry, Opened
 from compare.report.layout import PROSE_WIDTH, Column, fitted, paragraph
+from compare.report.lines import grouped
 from compare.report.tables import NOTHING, number
 
 MOST_LINES = 25
 _MESSAGE_LINES = 3
 _FAILURES = 2
 _NAMED = 3
+_FIX = " install "
+"""In the reason why there is no compiler: ``pip install``, ``apt-get install``."""
 _COLUMNS = {
     "load": "widest load from global memory",
     "store": "widest store to global memory",
@@ -68,7 +71,11 @@ def _notes(opened: Sequence[Opened], compiled: Sequence[Opened]) -> Iterable[str
     if compiled:
         yield _LEGEND
     arch = opened[-1].arch
-    if left := [one.label for one in opened if one.unavailable and one.arch == arch]:
+    here = [one for one in opened if one.unavailable and one.arch == arch]
+    reasons = {one.label: one.unavailable.partition("\n")[0] for one in here}
+    for reason, labels in grouped((why, label) for label, why in reasons.items() if _FIX in why).items():
+        yield f"not compiled: {', '.join(labels)}: {reason}"
+    if left := [one.label for one in here if _FIX not in reasons[one.label]]:
         named = f" ({', '.join(left)})" if len(left) <= _NAMED else ""
         yield f"not compiled: {len(left)}{named}; --all says why"
     first = compiled[0].label if compiled else opened[0].label

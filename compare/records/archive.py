@@ -273,7 +273,9 @@ def newest(runs: Iterable[Comparison]) -> dict[Key, Recorded]:
 def provenance(recorded: Recorded, source_hash: str) -> Provenance:
     """The origin of a row, whose source has ``source_hash`` today."""
     run, changed = recorded.run, recorded.row.source_hash != source_hash
-    return Provenance(run.environment.device, run.created, changed, recorded.comparison.ceilings)
+    environment = run.environment
+    versions = environment.versions | ({"driver": environment.driver} if environment.driver else {})
+    return Provenance(environment.device, run.created, changed, recorded.comparison.ceilings, versions)
 
 
 def changed_since(row: Row) -> bool:

@@ -172,7 +172,7 @@ def grouped(entries: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
 
 
 def recorded_on(rows: Iterable[Row]) -> list[str]:
-    """Devices and dates of recorded times."""
+    """Devices and dates of recorded figures."""
     return list(dict.fromkeys(row.recorded.device_and_date for row in rows if row.recorded))
 
 
@@ -226,8 +226,25 @@ def best_variant(case: CaseComparison, way: str, rows: Iterable[Row]) -> list[Ro
 def of_one_arch(comparison: Comparison, case: CaseComparison) -> tuple[CaseComparison, str]:
     """``case`` with one architecture's kernels, and its name: that of the times; without times the newest.
 
-    The kernels were compiled or profiled here, else recorded with the times.
+    The kernels of a recorded time are those recorded with it; others were compiled or profiled here.
     """
+    arch, recorded = _arch_of(comparison, case)
+
+    def narrowed(row: Row) -> Row:
+        return replace(row, resources=_recorded_kernels(row, arch, recorded) or _kernels(row, arch))
+
+    return replace(case, rows=tuple(map(narrowed, case.rows))), arch
+
+
+def compiled_here(comparison: Comparison, case: CaseComparison) -> list[str]:
+    """Labels of the rows whose kernels `of_one_arch` shows as compiled here, beside recorded times."""
+    arch, recorded = _arch_of(comparison, case)
+    rows = [row for row in case.rows if recorded and _kernels(row, arch)]
+    return [row.label for row in rows if not _recorded_kernels(row, arch, recorded)]
+
+
+def _arch_of(comparison: Comparison, case: CaseComparison) -> tuple[str, dict[str, Recorded]]:
+    """The architecture to show, and the recorded rows of this case where its times are recorded ones."""
     recorded: dict[str, Recorded] = {}
     if comparison.environment.device_type == "cuda":
         arch = comparison.environment.arch or ""
@@ -237,13 +254,13 @@ def of_one_arch(comparison: Comparison, case: CaseComparison) -> tuple[CaseCompa
     else:
         archs = {kernel.arch.rstrip("af") for row in case.rows for kernel in row.resources}
         arch = max(archs, key=lambda arch: int(arch.removeprefix("sm_")), default="")
-    arch = arch.rstrip("af")
+    return arch.rstrip("af"), recorded
 
-    def kept(row: Row) -> tuple[KernelResources, ...]:
-        return tuple(kernel for kernel in row.resources if kernel.arch.rstrip("af") == arch)
 
-    def narrowed(row: Row) -> Row:
-        known = kept(row) or (kept(recorded[row.label].row) if row.label in recorded else ())
-        return replace(row, resources=known)
+def _kernels(row: Row, arch: str) -> tuple[KernelResources, ...]:
+    return tuple(kernel for kernel in row.resources if kernel.arch.rstrip("af") == arch)
 
-    return replace(case, rows=tuple(map(narrowed, case.rows))), arch
+
+def _recorded_kernels(row: Row, arch: str, recorded: Mapping[str, Recorded]) -> tuple[KernelResources, ...]:
+    """The kernels recorded with a row's time."""
+    return _kernels(recorded[row.label].row, arch) if row.recorded and row.label in recorded else ()

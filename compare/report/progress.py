@@ -11,24 +11,26 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from compare.report.steps import BEGUN_S
+
 Progress = Callable[[str, float], None]
 """`compare.run` calls it with the current step, and the share of the run that is over."""
 FIRST_S, EVERY_S = 2.0, 10.0
-"""Where stderr is not a terminal: until the first line, and between two."""
+"""Where stderr is not a terminal: from the start of the process to the first line, and between two."""
 
 
 def of_run(name: str, steps: Progress | None) -> AbstractContextManager[Progress]:
     """Where the run of one op reports its progress: ``steps``, a bar on a terminal, or lines."""
     if steps is None and sys.stderr.isatty():
         return _bar(name)
-    return nullcontext(steps or lines(name))
+    return nullcontext(steps or lines(name, silent_s=BEGUN_S + FIRST_S - time.monotonic()))
 
 
-def lines(name: str, clock_s: Callable[[], float] = time.monotonic) -> Progress:
-    """Prints a line after `FIRST_S` seconds and then for one step in `EVERY_S`:
+def lines(name: str, clock_s: Callable[[], float] = time.monotonic, silent_s: float = FIRST_S) -> Progress:
+    """Prints a line after ``silent_s`` seconds and then for one step in `EVERY_S`:
     ``softmax: 40% after 12 s, checking ...``."""
     begin_s = clock_s()
-    next_s = begin_s + FIRST_S
+    next_s = begin_s + silent_s
 
     def step(what: str, done: float) -> None:
         nonlocal next_s

@@ -143,6 +143,8 @@ def _table(
         table = fitted([(bare, 2), (bare, 1)], width)
     blocks = [f" {line}" for line in table]
     width = min(width, WIDEST)
+    own_kernels = summary.compiled_here(comparison, case, shown)
+    blocks += [paragraph(f"   {note}", width) for note in own_kernels]
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]
         blocks += [paragraph(f"   {note}", width) for note in notes if note]
@@ -314,8 +316,8 @@ _MEANINGS = {
     "the 95% interval, with the variance between processes, includes 1",
     "{ceiling}": "{over} in the same run; the ceiling is chosen by the measured ridge, peak FLOP/s over copy "
     "B/s",
-    "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else from "
-    "the compiled machine code",
+    "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else as "
+    "recorded with the time or, where the screen says so, from machine code compiled here",
     "smem": "shared memory per block, static and dynamic, of the kernel that takes most",
     "lines": "code size, without comments and blank lines: the kernels, their launch and the op's "
     "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X the cupy "

@@ -68,9 +68,13 @@ class _Facts:
         same = first is not None and second is not None and first.has_algorithm_of(second)
         return same and one.shown_level == other.shown_level
 
+    def share(self, row: Row) -> float | None:
+        """Of the ceiling that binds, 0 to 1, of the row whose figures the table shows for this one."""
+        return figures.share(self.case, figures.represented(self.case, row)[1])
+
     def reach(self, row: Row) -> str:
-        """``95% of copy bandwidth``; empty where it is not known."""
-        share = figures.share(self.case, row)
+        """``95% of copy bandwidth``, as in the table; empty where it is not known."""
+        share = self.share(row)
         return "" if share is None else f"{percent(share)} of {figures.share_of(self.case)}"
 
 
@@ -124,7 +128,7 @@ def _ahead_of(lead: str, label: str) -> str:
 
 def _bound(facts: _Facts) -> Iterator[Sentence]:
     """Which ceiling binds by the measured ridge, and what share of it the fastest row reaches."""
-    share = figures.share(facts.case, facts.timed[0]) if facts.timed else None
+    share = facts.share(facts.timed[0]) if facts.timed else None
     if share is None:
         return
     ridge, name = figures.ridge(facts.case), facts.name(facts.timed[0])

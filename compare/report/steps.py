@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from compare.report.trace import Progress, Timeline
 
+BEGUN_S = time.monotonic()
+"""When this process began, nearly: a command imports this before PyTorch."""
+
 
 class Steps:
     """Prints each step when the next one begins, or at the `end`, with the wall-clock seconds it took."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compare import registry
@@ -23,7 +23,8 @@ from compare.report.lines import Line, grouped
 from compare.report.tables import number, percent
 from compare.timing import figures
 
-_VERSIONS = {"torch": "torch", "triton": "triton", "cuda (torch)": "cuda"}
+_VERSIONS = {"torch": "torch", "triton": "triton", "cuda (torch)": "cuda", "driver": "driver"}
+_RECORDED = "µs, regs, smem"
 _NAMED = 3
 """So many rows that did not run are named; of more ``--details`` has the names."""
 
@@ -143,24 +144,35 @@ def machine(comparison: Comparison, shown: Sequence[tuple[CaseComparison, str]])
         shown: the cases on the screen, each with the architecture of its kernels.
     """
     environment = comparison.environment
-    versions = " ".join(
-        f"{name} {environment.versions[key].partition('+')[0]}"
-        for key, name in _VERSIONS.items()
-        if key in environment.versions
-    )
     # Of several cases the first's: the others differ in the last digit.
     ceilings = {fact.split()[0]: fact for case, _ in reversed(shown) for fact in _ceilings(case)}.values()
     if environment.device_type == "cuda":
-        yield environment.device, *ceilings, versions
+        yield environment.device, *ceilings, _versions(environment.versions)
         return
-    yield f"{environment.device} (no GPU)", "Triton interpreted, CUDA by g++", versions
-    origins = lines.recorded_on(row for case, _ in shown for row in case.rows)
+    here = {key: text for key, text in environment.versions.items() if key in ("torch", "triton")}
+    yield f"checked on {environment.device} (CPU)", f"{_versions(here)} interpreted, CUDA by g++"
+    recorded = [row.recorded for case, _ in shown for row in case.rows if row.recorded]
     compiled = " and ".join(dict.fromkeys(arch for _, arch in shown if arch))
-    target = (f"regs, smem: {compiled}",) if compiled else ()
-    if origins:
-        yield f"times recorded on {'; '.join(origins)}", *ceilings, *target
-    elif target:
-        yield target
+    if recorded:
+        versions = dict.fromkeys(_versions(origin.versions) for origin in recorded)
+        origins = "; ".join(dict.fromkeys(origin.device_and_date for origin in recorded))
+        what = "µs" if all(_all_compiled_here(comparison, case) for case, _ in shown) else _RECORDED
+        yield f"{what} recorded on {origins}", *ceilings, *filter(None, versions)
+    if compiled and all(_all_compiled_here(comparison, case) for case, _ in shown):
+        yield (f"regs, smem compiled here for {compiled}",)
+
+
+def _all_compiled_here(comparison: Comparison, case: CaseComparison) -> bool:
+    """Whether no registers of the case are recorded ones."""
+    with_kernels = [row.label for row in case.rows if row.resources]
+    recorded = any(row.recorded for row in case.rows)
+    return not recorded or lines.compiled_here(comparison, case) == with_kernels
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    """``torch 2.11.0 triton 3.6.0 cuda 13.0``."""
+    known = {name: versions[key].partition("+")[0] for key, name in _VERSIONS.items() if key in versions}
+    return " ".join(f"{name} {version}" for name, version in known.items())
 
 
 def _ceilings(case: CaseComparison) -> Iterator[str]:
@@ -218,6 +230,14 @@ def launch(case: CaseComparison) -> str:
     return f"launch overhead: {', '.join([f'{words[0]} µs', *words[1:]])}{theirs}"
 
 
+def compiled_here(comparison: Comparison, case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
+    """Which lines have registers of this machine's compilers beside recorded ones."""
+    labels = lines.compiled_here(comparison, case)
+    own = [line.label for line in shown if line.row.label in labels]
+    if own and not _all_compiled_here(comparison, case):
+        yield f"regs, smem compiled here, not recorded: {', '.join(own)}"
+
+
 def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     """What a reader has to know of the lines of a case's table."""
     reference = figures.row_of(case, figures.baseline_of(case))
@@ -232,6 +252,8 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
     for line in shown:
         if line.timing.unverified:
             yield f"UNVERIFIED: {line.label} was timed by its own process: {line.timing.unverified}"
+    if reference and any(line.speedup and line.same and not (line.terms or line.reference) for line in shown):
+        yield f"~: within noise of {reference.label}"
     if above := _above_the_ceiling(case, shown):
         yield above
     few = grouped(
@@ -248,7 +270,7 @@ def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
         for way in sorted({*WAYS} & left.keys() - {way_of(line.row.label) for line in shown}):
             yield f"no time on record: {way} ({left[way]} {'row' if left[way] == 1 else 'rows'})"
     if any(line.stale for line in shown):
-        yield "*: source changed since its time was recorded"
+        yield "*: source changed since its figures were recorded"
 
 
 def _above_the_ceiling(case: CaseComparison, shown: Sequence[Line]) -> str:

@@ -541,10 +541,10 @@ def _archs(rows: Iterable[Row]) -> list[str]:
 
 
 def _how_known(rows: Sequence[Row]) -> str:
-    """``as run on sm_90``, ``compiled for sm_75 / sm_80``"""
+    """``as run on sm_90``, ``compiled here for sm_75 / sm_80``"""
     archs = _archs(rows)
     measured = any(kernel.reader == "profiler" for row in rows for kernel in row.resources)
-    return f"{'as run on' if measured and len(archs) == 1 else 'compiled for'} {' / '.join(archs)}"
+    return f"{'as run on' if measured and len(archs) == 1 else 'compiled here for'} {' / '.join(archs)}"
 
 
 # --------------------------------------------------------------------------- code

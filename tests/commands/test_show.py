@@ -51,7 +51,7 @@ def test_every_case_is_shown_with_resources_and_code_size(show: Callable[..., st
     for label in made_up.MEDIANS_US:
         assert f"\n{label}" in text
     assert "vector_add" not in text
-    assert f"show softmax --case {OTHER}" in text.splitlines()[-1]
+    assert f"\nNEXT  show softmax --case {OTHER}\n" in text
 
 
 def test_many_cases_are_a_line_each(show: Callable[..., str], folder: Path) -> None:
@@ -102,3 +102,9 @@ def test_the_page_has_every_case(show: Callable[..., str], tmp_path: Path) -> No
 def test_an_op_that_is_gone_is_shown(folder: Path, show: Callable[..., str]) -> None:
     archive.record(made_up.comparison(op="of_a_user"), folder.parent)
     assert "\ncupy.onepass *" in show("of_a_user", "--case", made_up.CASE)
+
+
+def test_what_to_type_next_fits_the_screen(show: Callable[..., str]) -> None:
+    _, _, step = show("softmax").rpartition("\n\nNEXT  ")
+    assert "--html softmax.html" in step
+    assert max(map(len, f"NEXT  {step}".splitlines())) <= 80

@@ -18,7 +18,7 @@ import torch
 from compare import cli, registry
 from compare.model.op import DTYPES
 from compare.registry import ROOT
-from cuda_impl import build, pybind
+from cuda_impl import ahead, build, pybind
 from cuda_impl.ahead import Building
 from processes import running, until
 
@@ -52,8 +52,9 @@ def compiler_pid(tmp_path: Path) -> int:
 
 
 def products(tmp_path: Path) -> list[str]:
-    """The cache's files and folders without locks: also what a failed build left behind."""
-    return sorted(path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock")
+    """The cache's files and folders but for locks and headers: also what a failed build left behind."""
+    files = (tmp_path / "cache").iterdir()
+    return sorted(path.name for path in files if path.suffix not in (".lock", ".h"))
 
 
 def test_the_module_is_there_and_its_seconds_are_told(compiler: Compiler, tmp_path: Path) -> None:
@@ -166,3 +167,23 @@ def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) 
     assert "INTERRUPTED" in printed
     assert "triton.blocked" in printed
     assert not running(pid)
+
+
+def test_a_module_that_is_not_built_is_begun_early_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class BuildInPlace:
+        def __init__(self, op: str, target: str) -> None:
+            events.append(f"{op} for {target}")
+
+        def stop(self) -> None:
+            events.append("stop")
+
+    monkeypatch.setattr(ahead, "Building", BuildInPlace)
+    for built in (True, False):
+        monkeypatch.setattr(build, "pybind_is_built", lambda *_, built=built: built)
+        with ahead.begun_early("softmax"):
+            events.append("import")
+    with ahead.begun_early("an_op_without_a_module"):
+        pass
+    assert events == ["import", "softmax for host", "import", "stop"]

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -453,3 +453,20 @@ def test_what_a_killed_build_left_is_removed_by_the_next() -> None:
     left.touch()
     build._cached("thing", lambda product: product.write_text("done") and None)
     assert not left.parent.exists()
+
+
+def test_the_first_module_of_a_cache_does_not_wait_for_a_precompiled_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(command: Iterable[str | Path], *_: str) -> str:
+        words = list(command)
+        Path(words[words.index("-o") + 1]).write_text("object code")
+        return ""
+
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("COMPARE_CACHE_SHARED", raising=False)
+    monkeypatch.setattr(build, "run", compiled)
+    build.pybind_module("vector_add", "host")
+    assert not list(tmp_path.glob("pybind-*.gch"))
+    build.pybind_module("softmax", "host")
+    assert list(tmp_path.glob("pybind-*.gch"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,8 @@ from compare import registry
 from compare.cli import main
 from compare.device import lacks
 from compare.pipeline import caches, cuda_way, triton_way
+from compare.pipeline.opening import open_op
+from compare.pipeline.records import OpenRequest
 from compare.resources.sass.disassembly import nvdisasm
 from cuda_impl import build
 from loops import for_each
@@ -441,3 +444,19 @@ def test_what_pytorch_compiles_is_opened_up_too(tmp_path: Path):
         assert kernel["label"] == "torch.compile"
         assert tuple(stage["name"] for stage in kernel["stages"]) == triton_way.STAGES[2:]
         assert kernel["mix"]["branches"]["EXIT"] > 0
+
+
+@pytest.mark.thorough
+def test_without_nvrtc_the_other_compilers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[str, float]] = []
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    build.nvrtc_library.cache_clear()
+    request = OpenRequest("vector_add", only=("cupy.scalar", "pybind.scalar"), archs=("sm_80",))
+    try:
+        cupy, pybind = open_op(request, progress=lambda *step: steps.append(step)).opened
+    finally:
+        build.nvrtc_library.cache_clear()
+    assert cupy.unavailable.startswith("no NVRTC, the compiler of cupy's kernels: pip install ")
+    assert "vector_add_scalar_kernel" in pybind.symbol
+    assert pybind.instructions
+    assert steps == [(f"compiling kernels, {count} of 2", count / 2) for count in (0, 1, 2)]

@@ -75,3 +75,14 @@ def test_caches_begin_with_how_much_each_keeps(width: int) -> None:
     assert "cupy.variant0: cupy 1 files, 2 KB" in text
     assert re.search(r"and \d+ more\nNEXT  --caches --all", text)
     assert "a" * 40 in screen.on_disk(every, width)
+
+
+def test_a_missing_compiler_is_one_sentence_beside_what_compiled() -> None:
+    why = "no NVRTC: pip install 'nvidia-cuda-nvrtc==13.0.*'\nwhat its loader printed"
+    without = [replace(opened(f"cupy.{name}"), stages=(), unavailable=why) for name in "ab"]
+    other = replace(opened("cupy.c"), stages=(), unavailable="needs sm_90, this is sm_80")
+    text = summary([opened("triton.a", "FFMA"), *without, other], "x[N] -> y[N]", 100)
+    assert row(text, "triton.a")[2] == "1"
+    assert f"\nnot compiled: cupy.a, cupy.b: {why.splitlines()[0]}\n" in text
+    assert "its loader" not in text
+    assert "\nnot compiled: 1 (cupy.c); --all says why\n" in text

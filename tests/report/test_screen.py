@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -78,7 +79,7 @@ def test_without_a_gpu_it_is_as_long() -> None:
     rows = tuple(replace(row, recorded=RECORDED) for row in made_up.rows())
     text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
     assert len(text.splitlines()) <= 30
-    assert f"times recorded on {RECORDED}" in text
+    assert f"recorded on {RECORDED}" in text
     assert "9 of 9 match fp64 on this CPU (" in text
 
 
@@ -112,6 +113,27 @@ def test_the_best_of_each_way_is_shown_and_all_are_on_request() -> None:
     torchs = ["torch.naive", "torch.eager", "torch.compile"]
     assert shown(None) == [*torchs, "triton.onepass", "cuda.onepass"]
     assert shown(View(every=True)) == list(made_up.MEDIANS_US)
+
+
+def test_a_tilde_is_explained_where_it_stands() -> None:
+    note = "   ~: within noise of torch.eager"
+    as_eager = ("tiled", made_up.MEDIANS_US["torch.eager"][1])
+    level = made_up.MEDIANS_US | dict.fromkeys(("triton.online", "triton.onepass"), as_eager)
+    near, far = screen(made_up.case(made=made_up.rows(level))), screen()
+    for text in (near, far):
+        assert (note in text) == bool(re.search(r" ~\d", text))
+    assert note in near
+    assert note not in far
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_evidence_and_table_agree_on_the_share_of_the_fastest(op: str) -> None:
+    if history.recorded(registry.get_op(op)) is None:
+        pytest.skip("a new op: nothing is recorded")
+    text = terminal.render(recorded(op), 80)
+    for label, share in re.findall(r"(\w+\.\w+) at\s+(?:      )?(\d+%) of (?:copy|peak)", text):
+        if (table := re.search(rf"(?m)^ {re.escape(label)} .* (\d+%) ", text)) is not None:
+            assert share == table[1], label
 
 
 def test_cupy_and_pybind_are_one_line_while_within_noise() -> None:
@@ -181,13 +203,61 @@ def test_no_time_stands_beside_registers_of_another_architecture() -> None:
         return screen(made_up.case(made=tuple(rows)), environment=made_up.LAPTOP)
 
     both, other = compiled(turing, hopper), compiled(turing)
-    assert line_of(both, "triton.onepass")[5] == "90"
-    assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in both
     assert "HMMA.1688" not in both
     assert "spill" not in both
     kept = archive.find("softmax", made_up.CASE)["triton.onepass"].row.resources
-    assert line_of(other, "triton.onepass")[5] == str(kept[0].registers), "of that device's record"
-    assert "regs, smem: sm_90" in " ".join(other.split())
+    for text in (both, other):
+        assert line_of(text, "triton.onepass")[5] == str(kept[0].registers), "of that device's record"
+
+
+def test_recorded_registers_and_versions_stand_beside_recorded_times() -> None:
+    """A compiler of this machine may need other registers than the one of the record."""
+    recorded = archive.find("softmax", made_up.CASE)
+    of_label = {label: archive.provenance(each, each.row.source_hash) for label, each in recorded.items()}
+
+    def compiled(labels: Sequence[str]) -> str:
+        rows = [
+            replace(
+                row,
+                recorded=of_label.get(row.label, RECORDED),
+                resources=(made_up.kernel(row.label, reader="cubin", arch="sm_90", registers=251),),
+            )
+            for row in made_up.rows()
+        ]
+        return screen(made_up.case(made=[r for r in rows if r.label in labels]), environment=made_up.LAPTOP)
+
+    text = compiled(["torch.eager", "triton.onepass"])
+    assert line_of(text, "triton.onepass")[5] == str(recorded["triton.onepass"].row.resources[0].registers)
+    assert "251" not in text
+    ours, theirs = " ".join(text.partition("CORRECT")[0].split()).split(" µs, regs, smem recorded on ")
+    versions = made_up.LAPTOP.versions
+    of_here = f"torch {versions['torch']} triton {versions['triton']} interpreted, CUDA by g++"
+    assert ours.endswith(f" checked on {made_up.LAPTOP.device} (CPU) {of_here}")
+    run = recorded["triton.onepass"].run.environment
+    assert theirs.startswith(f"{made_up.H100.device}, {recorded['triton.onepass'].run.created[:10]}")
+    assert f" torch {run.versions['torch']} triton {run.versions['triton']} cuda " in theirs
+    assert theirs.endswith(f"driver {run.driver}")
+    assert "compiled here" not in text
+
+
+def test_registers_compiled_here_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = archive.find("softmax", made_up.CASE)
+    bare = {label: replace(each, row=replace(each.row, resources=())) for label, each in kept.items()}
+    kernel = functools.partial(made_up.kernel, reader="cubin", arch="sm_90", registers=90)
+    rows = [
+        replace(row, recorded=RECORDED, resources=(kernel(row.label),) if "triton" in row.label else ())
+        for row in made_up.rows()
+    ]
+    case = made_up.case(made=tuple(rows))
+    monkeypatch.setattr(archive, "find", lambda *_: {**kept, "triton.onepass": bare["triton.onepass"]})
+    some = screen(case, environment=made_up.LAPTOP)
+    assert line_of(some, "triton.onepass")[5] == "90"
+    assert "\n   regs, smem compiled here, not recorded: triton.onepass\n" in some
+    monkeypatch.setattr(archive, "find", lambda *_: bare)
+    every = screen(case, environment=made_up.LAPTOP)
+    assert "\nregs, smem compiled here for sm_90\n" in every
+    assert f"\nµs recorded on {made_up.H100.device}" in every
+    assert "not recorded" not in every
 
 
 def test_without_times_every_row_is_shown_with_what_is_known() -> None:

@@ -195,7 +195,7 @@ def test_a_run_checks_and_compiles_every_value(tmp_path: Path) -> None:
     assert rows["torch.eager"].configuration.text == ""
     assert set(compared.code_sizes) == {"torch.eager", "cupy.scalar", "pybind.scalar"}
     text = terminal.render(compared, 200)
-    assert "With other values on N=1000,fp32, compiled for sm_90" in text
+    assert "With other values on N=1000,fp32, compiled here for sm_90" in text
     assert "constant of its C++ host code" in text
 
 
