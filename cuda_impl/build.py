@@ -419,7 +419,8 @@ def sanitizing() -> bool:
 
 
 def _host_command(sanitize: bool) -> list[str]:
-    return [gxx(), "-shared", *flags.host(cuda_include(), sanitize)]
+    # Line numbers, for problems that are found: a precompiled header fits only where all builds have them.
+    return [gxx(), "-shared", "-g1", *flags.host(cuda_include(), sanitize)]
 
 
 _RUNTIME = tuple(flags.HOST / name for name in ("fibers.cpp", "launch.cpp", "watch.cpp"))

@@ -26,7 +26,6 @@ PTXAS_REMARKS_THAT_ARE_ERRORS = tuple(f"C{number}" for number in range(7504, 751
 HOST_CXX = (
     "-std=c++17",
     "-O1",  # half the compile time of -O2; these kernels are checked, not timed
-    "-g1",  # a problem that is found has its line; a precompiled header fits only with the same setting
     "-fPIC",
     "-pthread",
     "-DHOST_BUILD",
@@ -38,6 +37,7 @@ SANITIZE = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=undefined",
     "-fno-omit-frame-pointer",
+    "-g1",
     "-Wall",
     "-Wextra",
     "-Werror",
