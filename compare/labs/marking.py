@@ -54,7 +54,7 @@ _FIRST = "first make every case correct"
 _TAMPERED = "it forked its process", "it wrote into the pipe", OWN_CODE
 """In the reason of a row whose code attacked its own check, or is not the student's."""
 _AT_ONCE = 2
-"""Tasks of a submission that are tested at a time."""
+"""Files of a submission that are tested at a time."""
 _LONGEST = 2000
 """Characters of a reason."""
 _TRIES = 3
@@ -171,8 +171,17 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
         limits = [_limit(task, limit, done, right, runs) for limit in task.limit]
         return [*parts, *(replace(part, visibility=task.visibility) for part in limits)], done
 
+    # A file that hangs in one task is not run for the next.
+    by_file: dict[str, list[int]] = {}
+    for number, task in enumerate(work.lab.task):
+        by_file.setdefault(task.file, []).append(number)
+
+    def of_file(numbers: Sequence[int]) -> list[tuple[int, tuple[list[Part], Run]]]:
+        return [(number, tested(work.lab.task[number])) for number in numbers]
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        tasks = list(pool.map(tested, work.lab.task))
+        by_number = dict(each for results in pool.map(of_file, by_file.values()) for each in results)
+    tasks = [by_number[number] for number in sorted(by_number)]
     devices = [done.comparison.environment.device for _, done in tasks if done.comparison]
     parts = tuple(part for parts, _ in tasks for part in parts)
     gpu = pick(device).type == "cuda"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 import made_up
 from compare.labs import lab as labs
-from compare.labs import marking
+from compare.labs import marking, running
 from compare.labs.marking import Marks, Part, best, correctness, speeds
 from compare.labs.running import HandedIn, Run
 from compare.labs.work import read_folder
@@ -20,13 +21,15 @@ from compare.model.result import NOT_SANITIZED, Finding, Mismatch, Row, Status
 from loops import for_each
 
 SMALL, ODD, BIG = "M=4,N=8,fp32", "M=4,N=9,fp32", made_up.CASE
-LAB = """
+HEAD = """
 title = "Made up"
 op = "softmax"
 hours = 1
 prediction = []
 hint = []
 tiers = {}
+"""
+TASK = """
 [[task]]
 title = "T"
 file = "mine.py"
@@ -35,6 +38,8 @@ reference = "triton.onepass"
 speed = [{ case = "M=4096,N=4096,fp32", at_least = 0.9, points = 4 }]
 limit = [{ figure = "registers", at_most = 40, points = 1 }]
 group = [{ name = "small", points = 2, cases = ["M=4,N=8,fp32", "M=4,N=9,fp32"] }]
+"""
+QUESTION = """
 [[question]]
 name = "why"
 text = "Why?"
@@ -42,6 +47,7 @@ points = 3
 rubric = "Because."
 words = 2
 """
+LAB = HEAD + TASK + QUESTION
 BASELINE = Row("torch.eager", "vendor", "ok", agreement=made_up.AGREEMENT)
 MINE = replace(BASELINE, label="triton.mine", resources=(made_up.kernel("triton.mine"),))
 
@@ -241,6 +247,30 @@ def test_what_no_compiler_takes_has_no_points_for_any_case(
     parts = graded(beside(rows(BASELINE, first, on_odd=other_row), REFERENCE))
     assert [parts[name].result for name in (GROUP, "T: odd")] == [result, result]
     assert says in parts["T: odd"].detail
+
+
+def test_a_file_that_hangs_in_a_task_is_not_run_for_the_next(
+    submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if another file's tasks end meanwhile: each would take its whole limit."""
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    tasks = [("hangs.py", "1"), ("mine.py", "2"), ("hangs.py", "3"), ("mine.py", "4")]
+    texts = (TASK.replace("mine.py", file).replace('"T"', f'"{title}"') for file, title in tasks)
+    rubric.write_text("".join((HEAD, *texts, QUESTION)))
+    (submission / "hangs.py").touch()
+    files: list[str] = []
+    late = replace(MINE, status="failed", reason="it took longer than 20 s, the limit for loading its file")
+
+    def compared(op: str, cases: list[str], *more: Any) -> Run:
+        file = more[3].file.name
+        files.append(file)
+        if file == "hangs.py":
+            time.sleep(0.1)  # the others have ended by then
+        return rows(BASELINE, late if file == "hangs.py" else MINE)(op, cases)
+
+    monkeypatch.setattr(running, "_compared", compared)
+    correctness(read_folder(submission, rubric), "cpu", 1.0, lambda what: None)
+    assert sorted(files) == ["hangs.py", "mine.py", "mine.py"]
 
 
 def test_a_group_needs_all_its_cases(graded: Graded) -> None:
