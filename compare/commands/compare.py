@@ -285,7 +285,7 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     failures: list[str] = []
     try:
         for op, how in work:
-            with of_run(op.name, log.steps) as progress:
+            with of_run(op.name, log.steps, log.begun_s) as progress:
                 comparison = driver.run(op, how, log.beside(op.name, progress))
             log("printing")
             done.append(comparison)
@@ -386,7 +386,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: L
         memory_bytes = machine.environment(device).memory_bytes
         with (
             WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
-            of_run(op.name, log.steps) as progress,
+            of_run(op.name, log.steps, log.begun_s) as progress,
         ):
             search = crossover.find(
                 *(op, arguments.crossover, base, how, memory_bytes),

@@ -11,19 +11,26 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from compare.report.steps import BEGUN_S
-
 Progress = Callable[[str, float], None]
 """`compare.run` calls it with the current step, and the share of the run that is over."""
 FIRST_S, EVERY_S = 2.0, 10.0
-"""Where stderr is not a terminal: from the start of the process to the first line, and between two."""
+"""Where stderr is not a terminal: from the start to the first line, and between two."""
 
 
-def of_run(name: str, steps: Progress | None) -> AbstractContextManager[Progress]:
-    """Where the run of one op reports its progress: ``steps``, a bar on a terminal, or lines."""
+def of_run(
+    name: str, steps: Progress | None, begun_s: float | None = None
+) -> AbstractContextManager[Progress]:
+    """Where the run of one op reports its progress: ``steps``, a bar on a terminal, or lines.
+
+    Args:
+        name: of the op.
+        steps: of ``--verbose``.
+        begun_s: when the command began, by `time.monotonic`; None: now.
+    """
     if steps is None and sys.stderr.isatty():
         return _bar(name)
-    return nullcontext(steps or lines(name, silent_s=BEGUN_S + FIRST_S - time.monotonic()))
+    passed_s = 0.0 if begun_s is None else time.monotonic() - begun_s
+    return nullcontext(steps or lines(name, silent_s=FIRST_S - passed_s))
 
 
 def lines(name: str, clock_s: Callable[[], float] = time.monotonic, silent_s: float = FIRST_S) -> Progress:

@@ -7,14 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from compare.report.trace import Progress, Timeline
-
-BEGUN_S = time.monotonic()
-"""When this process began, nearly: a command imports this before PyTorch."""
 
 
 class Steps:
@@ -44,6 +41,8 @@ class Log:
 
     steps: Steps | None
     trace: Timeline | None
+    begun_s: float = field(default_factory=time.monotonic)
+    """When the command began, by `time.monotonic`."""
 
     def __call__(self, what: str) -> None:
         """A step begins that belongs to no op's run."""

@@ -517,15 +517,14 @@ def test_into_a_pipe_goes_a_line_now_and_then(capsys: pytest.CaptureFixture[str]
     assert "\r" not in printed.err
 
 
-def test_into_a_pipe_the_first_line_counts_from_the_start_of_the_process(
+def test_into_a_pipe_the_first_line_counts_from_the_start_of_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PyTorch takes a second or two to import: the first step after it is shown at once."""
     for ago_s, lines in ((progress.FIRST_S + 0.1, 1), (0.0, 0)):
         pipe = io.StringIO()
         monkeypatch.setattr(sys, "stderr", pipe)
-        monkeypatch.setattr(progress, "BEGUN_S", time.monotonic() - ago_s)
-        with progress.of_run("softmax", None) as step:
+        with progress.of_run("softmax", None, time.monotonic() - ago_s) as step:
             step("looking at this machine", 0.0)
         assert pipe.getvalue().count("\n") == lines
 
