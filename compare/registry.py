@@ -68,12 +68,12 @@ class implementation:
 
     Args:
         op: the op's name, ``softmax``.
-        label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``; a variant is letters, digits
-            and ``_``.
+        label: ``torch``, ``triton`` or ``cupy``, a dot and a name of letters, digits and ``_``, the same for the
+            same algorithm: ``triton.online``, ``cupy.online``.
         level: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or another one of `compare.model.op.ROUNDOFF`.
-        deterministic: whether it gives the same bits for the same inputs, every time and by every route.
+        deterministic: whether it gives the same bits for the same inputs, every time, through cupy and through pybind11.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
         emulated: whether the CPU build of kernels emulates the units of the architecture it requires.
         algorithm: its algorithm, in the same words as in the implementations that share it.  Reports say "the
@@ -110,8 +110,8 @@ class implementation:
         # A colon and what follows it tell rows of one implementation apart, and --only takes patterns.
         if route not in routes or not re.fullmatch("[A-Za-z0-9_]+", variant):
             raise UsageError(
-                f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}, and letters, "
-                "digits and _ behind the dot"
+                f"label {label!r}: begin it with one of {', '.join(routes)}; after the dot write letters, "
+                "digits and _"
             )
         if self.level not in LEVELS:
             raise UsageError(f"{label}: level {self.level!r} is none of {', '.join(LEVELS)}")

@@ -21,7 +21,7 @@ PLACES = (
 SUFFIXES = (".py", ".cuh", ".cu", ".h", ".cpp", ".md")
 
 WRITE_INSTEAD = {
-    r"rungs?\b(?!:)": "variant, or optimisation level",
+    r"rungs?\b(?!:)": "implementation, or its level",
     r"agrees": "is correct, is equal",
     r"times as fast as": "speedup vs torch.eager",
     r"indistinguishable|cannot be told apart": "within noise",

@@ -111,7 +111,7 @@ def op(before: str, after: str) -> str:
             "",
             "WIDTH=None is no default of a tunable",
         ),
-        (row("", "cupy.mine", "cupy.*"), "", "label 'cupy.*': write ROUTE.VARIANT"),
+        (row("", "cupy.mine", "cupy.*"), "", "label 'cupy.*': begin it with one of torch, triton, cupy"),
         # Of these code is counted in files that a user's function has none of.
         (row("", "cupy.mine", "library.mine"), "", "begin the label with one of torch, triton, cupy"),
         (row("", "cupy.mine", "pybind.mine"), "", "begin the label with one of torch, triton, cupy"),

@@ -320,10 +320,10 @@ _MEANINGS = {
     "recorded with the time or, where the screen says so, from machine code compiled here",
     "smem": "shared memory per block, static and dynamic, of the kernel that takes most",
     "lines": "code size, without comments and blank lines: the kernels, their launch and the op's "
-    "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X the cupy "
-    "route's",
-    "cuda.X": "cupy.X and pybind.X: the same kernel by two routes, one row while within noise (cupy's "
-    "figures)",
+    "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X those "
+    "through cupy",
+    "cuda.X": "cupy.X and pybind.X: the same kernel through cupy and through pybind11, one row while "
+    "within noise (cupy's figures)",
     "launch overhead": "host time until the call returns, of the row above: median of 200 calls back to "
     "back; argument checks and the allocation of the output included; {floors}",
 }
@@ -332,11 +332,11 @@ _OVER_COPY = "compulsory bytes (inputs read once, outputs written once) / time, 
 
 
 def floors(calibration: Calibration | None) -> str:
-    """The floor of each route's launch overhead."""
+    """The floors of launch overhead: PyTorch's, Triton's, cupy's and pybind11's."""
     if calibration is None or not calibration.launch_floors_us:
-        return "doctor --calibrate measures the floor of each route"
+        return "doctor --calibrate measures the floor, an empty kernel and its output"
     each = ", ".join(f"{route} {number(us, 2)}" for route, us in calibration.launch_floors_us.items())
-    return f"floor of each route, an empty kernel and its output, in µs: {each}"
+    return f"floor, an empty kernel and its output, in µs: {each}"
 
 
 def legend(comparison: Comparison, width: int, noise: str) -> str:

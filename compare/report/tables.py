@@ -300,13 +300,13 @@ def _against(line: Line) -> str:
 
 
 def side_by_side(case: CaseComparison) -> Table | None:
-    """The same variant written in Triton and in CUDA, at the same level."""
+    """What has one name in Triton, through cupy and through pybind11, a line each."""
     pairs = figures.same_variant(case).items()
     if not pairs:
         return None
 
     columns: dict[str, Callable[[tuple[str, dict[str, Row]]], str]] = {
-        "variant": lambda pair: pair[0],
+        "name": lambda pair: pair[0],
         "level": lambda pair: " / ".join(sorted({row.shown_level for row in pair[1].values()})),
         "triton\nµs": lambda pair: _cold(pair[1].get("triton")),
         "cupy\nµs": lambda pair: _cold(pair[1].get("cupy")),
@@ -314,7 +314,7 @@ def side_by_side(case: CaseComparison) -> Table | None:
         "speedup of Triton\nvs CUDA (cupy)": lambda pair: _pair(pair[1].get("triton"), pair[1].get("cupy")),
         "speedup of pybind\nvs cupy": lambda pair: _pair(pair[1].get("pybind"), pair[1].get("cupy")),
     }
-    return table("The same variant by way and route, cold", pairs, columns, ("level",))
+    return table("Triton, cupy and pybind side by side, cold", pairs, columns, ("level",))
 
 
 def _cold(row: Row | None) -> str:
@@ -578,7 +578,7 @@ def _size(size: RoleSize) -> str:
 
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
-    """``(way, concepts)``: what a reader of each way must know, and what some variants ask for besides."""
+    """``(way, concepts)``: what a reader of each way must know, and what some implementations ask for besides."""
     ways = []
     for way in dict.fromkeys(map(way_of, comparison.code_sizes)):
         sizes = {label: size for label, size in comparison.code_sizes.items() if way_of(label) == way}

@@ -17,7 +17,7 @@ def main() -> int:
     arguments = parser.parse_args()
     ops = arguments.ops or OPS
     amiss = 0
-    print("| op | mistake | route | verdict | caught on | hint |\n|---|---|---|---|---|---|")
+    print("| op | mistake | way | verdict | caught on | hint |\n|---|---|---|---|---|---|")
     parallel = max(1, (os.cpu_count() or 1) // 2)
     with ThreadPoolExecutor(parallel) as pool:
         for op, rows in zip(ops, pool.map(lambda op: rows_of(op, arguments.device), ops), strict=True):

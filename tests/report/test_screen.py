@@ -530,11 +530,11 @@ def test_what_each_column_is_can_be_asked_for() -> None:
 @for_each(
     "floors, says",
     [
-        ({}, "doctor --calibrate measures the floor of each route."),
+        ({}, "doctor --calibrate measures the floor, an empty kernel and its output."),
         ({"triton": 22.31, "pybind": 6.5}, "in µs: triton 22, pybind 6.5."),
     ],
 )
-def test_launch_overhead_is_explained_with_the_floor_of_each_route(
+def test_launch_overhead_is_explained_with_its_floors(
     floors: dict[str, float], says: str
 ) -> None:
     comparison = made_up.comparison()

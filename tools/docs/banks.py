@@ -33,7 +33,7 @@ def block(op: Op) -> str:
         for cells in ([_cells(itemsize, a) for a in accesses] or [(str(8 * itemsize), *[NOTHING] * 5)])
     ]
     headers = (
-        *("variant", "bits an element", "access", "bytes a lane", "wavefronts", "without conflicts"),
+        *("algorithm", "bits an element", "access", "bytes a lane", "wavefronts", "without conflicts"),
         "bank conflicts",
     )
     title = "What an access of a warp to shared memory takes, by arithmetic on its addresses"

@@ -137,12 +137,12 @@
       select.addEventListener("change", () => showLabel(column, sources, select.value));
       column.querySelector(".name").addEventListener("change", () => showFile(column, sources[select.value]));
     }
-    // Beside a row: the same variant of each other way, else that way's first.
+    // Beside a row: the same name in each other way, else that way's first.
     const beside = (label) => {
-      const variant = label.split(".").slice(1).join(".").split(":")[0];
+      const name = label.split(".").slice(1).join(".").split(":")[0];
       for (const column of columns.filter((one) => !one.hidden)) {
         const labels = ofWay[column.dataset.way];
-        const same = labels.find((one) => one.split(".").slice(1).join(".") === variant);
+        const same = labels.find((one) => one.split(".").slice(1).join(".") === name);
         const select = column.querySelector(".label");
         const current = select.value || labels.find((one) => one.endsWith(".eager")) || labels[0];
         const own = labels.includes(label) ? label : same || current;

@@ -1,6 +1,6 @@
 """new_op in Triton: ``x[N] -> y[N]``.
 
-Variants, slow to fast:
+Algorithms, slow to fast:
 
 * ``blocked``: one block of elements per program; the compiler distributes them over threads
 """

@@ -1,6 +1,6 @@
 // new_op: x[N] -> y[N],  y[n] = x[n] * x[n]
 //
-// Variants, slow to fast:
+// Algorithms, slow to fast:
 //   scalar  one element per thread
 //
 // Arrays are contiguous; arithmetic is in fp32.
