@@ -110,8 +110,8 @@ class implementation:
         # A colon and what follows it tell rows of one implementation apart, and --only takes patterns.
         if route not in routes or not re.fullmatch("[A-Za-z0-9_]+", variant):
             raise UsageError(
-                f"label {label!r}: begin it with one of {', '.join(routes)}; after the dot write letters, "
-                "digits and _"
+                f"label {label!r}: begin it with one of {', '.join(routes)}, and write letters, "
+                "digits and _ behind the dot"
             )
         if self.level not in LEVELS:
             raise UsageError(f"{label}: level {self.level!r} is none of {', '.join(LEVELS)}")

@@ -44,6 +44,12 @@ WRITE_INSTEAD = {
     r"be it|which is what|there is none that|of what is": "a subject, then a verb",
     r"whom|nobody": "the subject by its name",
 }
+OF_THREE_WORDS = re.compile(r"\b(?:routes?|variants?)\b", re.IGNORECASE)
+"""Not for a reader, who knows way, level and implementation."""
+
+A_FIELD = {"compare/report/html/figures.py": ["route"]}
+"""In the data of a page's figures: no reader sees it."""
+
 RULES = [
     (re.compile(rf"\b(?:{words})\b".replace(" ", r"\s+"), re.IGNORECASE), instead)
     for words, instead in WRITE_INSTEAD.items()
@@ -72,6 +78,39 @@ def prose(path: Path) -> str:
         without_strings = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
         kept = [line.partition("//")[2] for line in without_strings.split("\n")]
     return re.sub(r"`[^`\n]+`", "", "\n".join(kept))
+
+
+def shown(path: Path) -> str:
+    """What a file shows to a user: strings of the code that are no docstring, and the text of pages."""
+    text = path.read_text()
+    if path.suffix == ".j2":
+        return re.sub(r"(?s)\{[{%#].*?[}%#]\}|<[^>]*>", " ", text)
+    if path.suffix != ".py" or path.relative_to(ROOT).parts[0] in ("examples", "labs"):
+        return text
+    nodes = list(ast.walk(ast.parse(text)))
+    alone = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    strings = [node for node in nodes if isinstance(node, ast.Constant) and node not in alone]
+    return "\n".join(str(node.value) for node in strings)
+
+
+@pytest.mark.parametrize(
+    ("place", "suffixes"),
+    [
+        *((page, "") for page in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")),
+        ("docs", ".md .svg .json"),
+        ("labs", ".md .toml .ipynb .py"),
+        ("examples", ".py .cu .cuh .yml .diff"),
+        ("compare", ".py .j2"),
+        *((code, ".py") for code in ("cuda_impl", "triton_impl", "torch_impl", "ops", "setup.py")),
+    ],
+)
+def test_a_reader_needs_three_words_only(place: str, suffixes: str) -> None:
+    root = ROOT / place
+    paths = [p for p in sorted(root.rglob("*")) if p.suffix in suffixes.split()] if root.is_dir() else [root]
+    assert paths
+    used = {str(path.relative_to(ROOT)): OF_THREE_WORDS.findall(shown(path)) for path in paths}
+    instead = "write way, level, implementation, algorithm, or through cupy, through pybind11"
+    assert {path: words for path, words in used.items() if words != A_FIELD.get(path, [])} == {}, instead
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -107,6 +107,7 @@ def test_the_help_names_every_command_and_each_has_its_own(capsys: pytest.Captur
         assert text.startswith(f"usage: python -m compare {name} ")
         assert "\nexit status:\n  0  " in text
         assert "--crossover" not in text
+        assert not re.search(r"\b(?:routes?|variants?)\b", whole + text, re.IGNORECASE)
 
 
 @for_each("command_name", ["", *COMMANDS])
