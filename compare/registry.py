@@ -68,12 +68,12 @@ class implementation:
 
     Args:
         op: the op's name, ``softmax``.
-        label: ``torch``, ``triton`` or ``cupy``, a dot and a name of letters, digits and ``_``, the same for the
-            same algorithm: ``triton.online``, ``cupy.online``.
+        label: ``torch``, ``triton`` or ``cupy``, a dot, and a name of letters, digits and ``_``, which an
+            algorithm has in both Triton and CUDA: ``triton.online``, ``cupy.online``.
         level: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or another one of `compare.model.op.ROUNDOFF`.
-        deterministic: whether it gives the same bits for the same inputs, every time, through cupy and through pybind11.
+        deterministic: whether it gives equal bits for equal inputs, every time, through cupy and pybind11.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
         emulated: whether the CPU build of kernels emulates the units of the architecture it requires.
         algorithm: its algorithm, in the same words as in the implementations that share it.  Reports say "the

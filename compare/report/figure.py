@@ -116,7 +116,7 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
         if len(routes) > 1:
             ends = [point.tokens for point in routes], [point.share for point in routes]
             panel.plot(
-                *ends, color=_GREY, linestyle=":", linewidth=1, zorder=1, label="one kernel, cupy and pybind11"
+                *ends, color=_GREY, linestyle=":", linewidth=1, zorder=1, label="one kernel, cupy and pybind"
             )
     named = sorted(kernels.values(), key=lambda routes: not any(point.front for point in routes))
     return [_label(panel, routes[0], any(point.front for point in routes)) for routes in named]

@@ -578,7 +578,7 @@ def _size(size: RoleSize) -> str:
 
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
-    """``(way, concepts)``: what a reader of each way must know, and what some implementations ask for besides."""
+    """``(way, concepts)``: what a reader of each way must know, and what some rows ask for besides."""
     ways = []
     for way in dict.fromkeys(map(way_of, comparison.code_sizes)):
         sizes = {label: size for label, size in comparison.code_sizes.items() if way_of(label) == way}

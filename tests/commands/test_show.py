@@ -45,7 +45,7 @@ def test_every_case_is_shown_with_resources_and_code_size(show: Callable[..., st
     text = show("softmax")
     first = text.splitlines()[0]
     assert first.startswith(f"From records of {made_up.H100.device}, 2026-11-21 to 2026-11-23;")
-    for title in ("Speed on", "Triton, cupy and pybind side by side", "Registers, shared memory", "Code size: lines"):
+    for title in ("Speed on", "Triton, cupy and pybind", "Registers, shared memory", "Code size: lines"):
         assert f"\n{title}" in text
     assert [text.count(f"\nSpeed on {case}") for case in (made_up.CASE, OTHER)] == [1, 1]
     for label in made_up.MEDIANS_US:

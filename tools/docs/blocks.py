@@ -200,7 +200,7 @@ def _implementations() -> str:
             if impl.route in found:  # through pybind11 comes all that comes through cupy
                 found[impl.route].append(f"`{impl.variant}`{needs}")
         rows.append((_linked(name), *(", ".join(names) or "-" for names in found.values())))
-    title = "Implementations by op and way, slow to fast, and the least GPU architecture where it is not sm_75"
+    title = "Implementations by op and way, slow to fast, and the least GPU architecture if not sm_75"
     shown = ("op", "torch", "triton", "cupy, pybind", LIBRARY)
     return markdown.table(Table(title, shown, tuple(rows), text_columns=shown))
 
