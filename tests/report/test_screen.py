@@ -534,9 +534,7 @@ def test_what_each_column_is_can_be_asked_for() -> None:
         ({"triton": 22.31, "pybind": 6.5}, "in µs: triton 22, pybind 6.5."),
     ],
 )
-def test_launch_overhead_is_explained_with_its_floors(
-    floors: dict[str, float], says: str
-) -> None:
+def test_launch_overhead_is_explained_with_its_floors(floors: dict[str, float], says: str) -> None:
     comparison = made_up.comparison()
     calibrated = replace(BUILT_IN, launch_floors_us=floors)
     environment = replace(comparison.environment, calibration=calibrated)
