@@ -56,8 +56,9 @@ def measure(name: str, file: Path | None, device: str, timeout_s: float) -> int:
     outputs.say(f"measuring {name}")
     outcomes = prediction.outcomes(questions, answers, name, device, timeout_s)
     table = pages.outcomes_table(outcomes)
-    terminal.put(lambda width: terminal.laid_out(table, width))
-    print(*table.legend, sep="\n")
+    terminal.put(
+        lambda width: "\n".join(terminal.laid_out(block, width) for block in (table, *table.legend))
+    )
     print(f"\nNEXT  python -m compare {name}")
     return status.SUCCESS if any(each.score is not None for each in outcomes) else status.INCONCLUSIVE
 
