@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from compare import cli
+from compare.report.substitutes import SUBSTITUTES
 from loops import for_each
-from screens import SCREENS
+from screens import LONG, SCREENS
 
 
 def shown(
@@ -64,3 +65,17 @@ def test_a_screen_into_a_pipe_is_plain_text_in_any_locale(
     assert "\x1b" not in whole
     assert len(whole.splitlines()) == len(ascii_only.splitlines())
     assert whole.count("?") == ascii_only.count("?")
+
+
+def test_a_check_gives_each_reason_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first group's is seen while the others run; its terms are explained at the end."""
+    monkeypatch.chdir(tmp_path)
+    text = " ".join(shown("lab check", tmp_path, monkeypatch).split())
+    assert text.count(LONG) == 1
+    assert text.index("tail mask?") < text.index("tail mask: the condition")
+
+
+@for_each("text, instead", [("2 µs ± 1 · ▁█", "2 us +- 1 | 18"), ("Zoë … ≠", "Zoe ... ="), ("好", "?")])
+def test_characters_that_an_encoding_lacks_are_replaced(text: str, instead: str) -> None:
+    assert text.encode("ascii", SUBSTITUTES) == instead.encode()
+    assert text.encode("utf-8", SUBSTITUTES) == text.encode()

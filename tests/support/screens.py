@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ from compare.timing.statistics import estimate
 SIGNATURE = "x[M,N] -> y[M,N]"
 MANGLED = "_Z19softmax_tile_kernelIfLi256EEvPKfPfi"
 _LAB = labs.find("01")
-_LONG = "1 of 2 cases is wrong: got 1.5 where 2 ± 0.001 was expected, because a mask of the tail is missing"
+LONG = "1 of 2 cases is wrong: got 1.5 where 2 ± 0.001 was expected, because a mask of the tail is missing"
 
 
 # --------------------------------------------------------------------------- made-up data
@@ -70,6 +71,7 @@ def opened() -> list[Opened]:
     return [failed, *every, gone]
 
 
+@functools.cache
 def with_trials() -> Comparison:
     """With the rows that ``--tune`` adds and the times that ``--sustained`` adds."""
 
@@ -89,6 +91,7 @@ def with_trials() -> Comparison:
     return made_up.comparison(made_up.case(made=tuple(map(changed, made_up.rows(medians)))))
 
 
+@functools.cache
 def crossover() -> Crossover:
     """A crossover between two sizes."""
     faster = {1024: ("triton.onepass",), 2048: ("cupy.onepass", "pybind.onepass")}
@@ -119,7 +122,7 @@ def marks(student: str = "alice") -> Marks:
     title = _LAB.task[0].title
     parts = (
         Part(f"{title}: small", 2, 2, "passed"),
-        Part(f"{title}: odd", 0, 1, "wrong", _LONG, Mismatch((0, 5), 1.5, 2.0, 3, 32, "tail mask?")),
+        Part(f"{title}: odd", 0, 1, "wrong", LONG, Mismatch((0, 5), 1.5, 2.0, 3, 32, "tail mask?")),
         Part(f"{title}: speed", 0, 4, "left out", "speed needs a GPU"),
     )
     return Marks(student, _LAB.name, "AMD EPYC", False, "2026-11-24T03:00:00+00:00", "d", parts)
@@ -139,6 +142,7 @@ def predictions() -> list[ScoredPrediction]:
 # --------------------------------------------------------------------------- commands on made-up data
 
 
+@functools.cache
 def _files(folder: Path, count: int) -> list[str]:
     """Files of runs: the second is slower, and later ones vary."""
     from compare.records import archive
@@ -153,6 +157,7 @@ def _files(folder: Path, count: int) -> list[str]:
     return names
 
 
+@functools.cache
 def _records(folder: Path) -> str:
     """Records of two ops and two cases."""
     from compare.records import archive
@@ -188,7 +193,7 @@ def _doctor() -> None:
 
     checks = [
         doctor.Capability("torch", "all; rows of PyTorch", True, "2.11.0"),
-        doctor.Capability("GPU", "times, and rows that need one", False, _LONG, "see a GPU", optional=True),
+        doctor.Capability("GPU", "times, and rows that need one", False, LONG, "see a GPU", optional=True),
         doctor.Capability("C++ compiler", "CUDA rows without a GPU", False, "no g++", "apt-get install g++"),
     ]
     with mock.patch.object(doctor, "diagnose", lambda: checks):
@@ -216,7 +221,7 @@ def _nothing_runs() -> Iterator[None]:
         "compare.worker.start.prepare": lambda *_, **__: SimpleNamespace(type="cpu"),
         "compare.labs.running.stop_on_signals": lambda: None,
         "compare.labs.marking.correctness": lambda *_: marks(),
-        "compare.labs.marking.first_look": lambda *_: marks().parts[1],
+        "compare.labs.marking.first_look": lambda _, task, *__: marks().parts[task is _LAB.task[0]],
         "compare.labs.prediction.read_all": lambda *_: {},
         "compare.labs.prediction.outcomes": lambda *_: predictions(),
         "compare.commands.lab._task": lambda *_: None,
@@ -252,6 +257,7 @@ def _compared(comparison: Callable[[], Comparison], *flags: str) -> Screen:
     return lambda _: terminal.show(comparison(), View(**dict.fromkeys(flags, True)))
 
 
+_plain = functools.cache(made_up.comparison)
 Screen = Callable[[Path], object]
 """Prints a screen; may write into that folder."""
 
@@ -261,10 +267,10 @@ SCREENS: dict[str, Screen] = {
     "list": lambda _: _list(),
     "list --all": lambda _: _list("--all"),
     "doctor": lambda _: _doctor(),
-    "comparison": _compared(made_up.comparison),
-    "comparison --all": _compared(made_up.comparison, "every"),
-    "comparison --explain": _compared(made_up.comparison, "explain"),
-    "comparison --details": _compared(made_up.comparison, "details"),
+    "comparison": _compared(_plain),
+    "comparison --all": _compared(_plain, "every"),
+    "comparison --explain": _compared(_plain, "explain"),
+    "comparison --details": _compared(_plain, "details"),
     "comparison --tune --sustained": _compared(with_trials),
     "comparison --tune --sustained --details": _compared(with_trials, "details"),
     "comparison --crossover": lambda _: terminal.put(lambda width: crossings.render(crossover(), width)),
