@@ -161,7 +161,9 @@ def _show(
 def _no_such_stage(opened: Sequence[Opened], stage: str) -> UsageError:
     names = dict.fromkeys(each.name for one in opened for each in one.stages)
     labels = ", ".join(dict.fromkeys(one.label for one in opened))
-    reasons = "; ".join(dict.fromkeys(one.unavailable.partition("\n")[0] for one in opened if one.unavailable))
+    reasons = "; ".join(
+        dict.fromkeys(one.unavailable.partition("\n")[0] for one in opened if one.unavailable)
+    )
     why = f"there are {', '.join(names)}" if names else reasons
     return UsageError(f"--stage {stage}: no such stage of {labels}: {why}")
 

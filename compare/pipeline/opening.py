@@ -179,7 +179,7 @@ def _by_cuda(launch: CudaLaunch, blank: Opened, route: str) -> Opened:
 
 
 def _with_sass(one: Opened) -> Opened:
-    """The same with its cubin disassembled, if there is one; kernels' names are in it as readers know them."""
+    """The same with its cubin disassembled, if there is one; in it kernels have the names of the source."""
     cubin = one.stage("cubin")
     if cubin is None or one.failure is not None:
         return one

@@ -9,7 +9,7 @@ from compare.report.sparkline import BARS
 
 SUBSTITUTES = "compare.substitutes"
 """The error handler for `str.encode` and for streams: it never raises."""
-_INSTEAD = {"±": "+-", "µ": "u", "·": "|", "×": "x", "→": "->", "–": "-", "—": "-", "’": "'"}  # noqa: RUF001
+_INSTEAD = {"±": "+-", "µ": "u", "·": "|", "×": "x", "→": "->", "–": "-", "—": "-", "’": "'"}
 _INSTEAD |= {bar: str(i) for i, bar in enumerate(BARS, 1)}
 
 

@@ -237,7 +237,11 @@ def about_registers(comparison: Comparison, case: CaseComparison, shown: Sequenc
     if own and not _all_compiled_here(comparison, case):
         yield f"regs, smem compiled here, not recorded: {', '.join(own)}"
     profiled = any(kernel.reader == "profiler" for row in case.rows for kernel in row.resources)
-    copies = [line.label for line in shown if line.us is not None and way_of(line.row.label) == "torch" and not line.kernels]
+    copies = [
+        line.label
+        for line in shown
+        if line.us is not None and way_of(line.row.label) == "torch" and not line.kernels
+    ]
     if profiled and copies and case.cost.flops == 0:
         yield f"no regs, smem: {', '.join(copies)} runs the driver's copy (cudaMemcpy), not a kernel"
 

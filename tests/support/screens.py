@@ -52,7 +52,10 @@ def opened() -> list[Opened]:
         CompilerStage("cubin", "ptxas", b"\0", took_ms=1200.0),
         CompilerStage("sass", "nvdisasm", f".text.{MANGLED}:\n".encode()),
     )
-    passes = (Pass("ttgir", "tritongpu-coalesce", "Coalesce", "a\nb", "a\nc"), Pass("", "cse", "CSE", "a", "a"))
+    passes = (
+        Pass("ttgir", "tritongpu-coalesce", "Coalesce", "a\nb", "a\nc"),
+        Pass("", "cse", "CSE", "a", "a"),
+    )
     kept = (CacheEntry("cupy", "kernel", "a" * 64, "/cache", {"k.cubin": 3000}, {"arch": "sm_90"}),)
     labels = ("triton.pipelined", "cupy.tensor_core", "pybind.tensor_core")
     every = [
@@ -196,7 +199,7 @@ def _doctor() -> None:
         doctor.Capability("GPU", "times, and rows that need one", False, LONG, "see a GPU", optional=True),
         doctor.Capability("C++ compiler", "CUDA rows without a GPU", False, "no g++", "apt-get install g++"),
     ]
-    with mock.patch.object(doctor, "diagnose", lambda: checks):
+    with mock.patch.object(doctor, "diagnose", return_value=checks):
         cli.main(["doctor"])
 
 
@@ -221,7 +224,7 @@ def _nothing_runs() -> Iterator[None]:
         "compare.worker.start.prepare": lambda *_, **__: SimpleNamespace(type="cpu"),
         "compare.labs.running.stop_on_signals": lambda: None,
         "compare.labs.marking.correctness": lambda *_: marks(),
-        "compare.labs.marking.first_look": lambda _, task, *__: marks().parts[task is _LAB.task[0]],
+        "compare.labs.marking.first_look": lambda _, task, *__: marks().parts[task == _LAB.task[0]],
         "compare.labs.prediction.read_all": lambda *_: {},
         "compare.labs.prediction.outcomes": lambda *_: predictions(),
         "compare.commands.lab._task": lambda *_: None,
