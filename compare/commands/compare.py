@@ -161,7 +161,7 @@ def _check_gpu(arguments: argparse.Namespace, device: torch.device) -> None:
     """A `UsageError` for options of timing where nothing is timed."""
     mistakes = {
         "--record needs a GPU: without one nothing is timed, so there is nothing to record": arguments.record,
-        "--sustained needs a GPU: without one nothing is timed, in bursts or under load": arguments.sustained,
+        "--sustained needs a GPU: without one nothing is timed": arguments.sustained,
     }
     for text, mistaken in mistakes.items():
         if mistaken and device.type != "cuda":

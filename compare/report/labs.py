@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -99,7 +100,7 @@ def put_marks(
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"similar: {len(lines) - _SHOWN} more pairs; --html FILE lists all"]
     for line in (*notes, *lines):
-        terminal.put(lambda width, line=line: terminal.paragraph(line, min(width, 80), hanging="  "))  # type: ignore[misc]
+        terminal.put(partial(terminal.paragraph, line, hanging="  "))
 
 
 def lab_title(labs: Sequence[Lab]) -> str:
