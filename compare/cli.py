@@ -6,6 +6,7 @@ import argparse
 import errno
 import functools
 import importlib
+import io
 import os
 import platform
 import re
@@ -24,6 +25,7 @@ from compare import places, registry
 from compare.command_line import options, outputs
 from compare.command_line.status import CLOSED_PIPE, INCONCLUSIVE, SUCCESS, USAGE
 from compare.model.op import UsageError
+from compare.report.substitutes import SUBSTITUTES
 from compare.sandbox.words import printable
 
 VERSION = "0.1.0"
@@ -39,8 +41,11 @@ _START = """The same GPU operation in PyTorch, Triton and CUDA C++.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``); an error is one sentence on stderr."""
     for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:  # closed by whoever started this
+        writer = getattr(sys, stream)
+        if writer is None:  # closed by whoever started this
             setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as this runs
+        elif isinstance(writer, io.TextIOWrapper):
+            writer.reconfigure(errors=SUBSTITUTES)
     if folder := os.environ.get("COMPARE_CACHE_DIR"):  # other processes have another current folder
         os.environ["COMPARE_CACHE_DIR"] = str(Path(folder).absolute())
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from compare import registry
+from compare.command_line import outputs
 from compare.device import runs_on
 from compare.model.op import Implementation, Op, way_of
 from compare.records import result_cache
@@ -59,9 +60,11 @@ def listed_op(op: Op) -> ListedOp:
 
 
 def inventory() -> tuple[ListedOp, ...]:
-    """Every op of the project.  After a change of its sources this imports all, with PyTorch and Triton."""
+    """Every op of the project.  After a change of its sources this imports all, with PyTorch and Triton,
+    and says so on stderr."""
     if (ops := kept()) is not None:
         return ops
+    outputs.say("reading every op, which takes some seconds; it is kept until a source changes")
     ops = tuple(listed_op(registry.get_op(op)) for op in registry.op_names())
     result_cache.write(_KIND, _name(), encode(ops))
     return ops

@@ -136,7 +136,7 @@ def _add_how(add: Any) -> None:
         "also run --load files, or what --only names, under compute-sanitizer: memory accesses, races, "
     )
     add("--sanitize", action="store_true", help=f"{sanitize}barriers, unwritten memory (needs a GPU)")
-    add("--sustained", action="store_true", help="also time bursts and sustained load (longer)")
+    add("--sustained", action="store_true", help="also time bursts and sustained load (needs a GPU)")
     options.add_timeout(add)
 
 
@@ -152,8 +152,20 @@ def run(arguments: argparse.Namespace) -> int:
         # Workers are forks of what this starts: those of a lab's hand-in know no kernel of the project.
         with starting(f"{arguments.what}: loading PyTorch", verbose):
             device = prepare(arguments.device, () if arguments.own_code else names)
+        _check_gpu(arguments, device)
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
+
+
+def _check_gpu(arguments: argparse.Namespace, device: torch.device) -> None:
+    """A `UsageError` for options of timing where nothing is timed."""
+    mistakes = {
+        "--record needs a GPU: without one nothing is timed, so there is nothing to record": arguments.record,
+        "--sustained needs a GPU: without one nothing is timed": arguments.sustained,
+    }
+    for text, mistaken in mistakes.items():
+        if mistaken and device.type != "cuda":
+            raise UsageError(text)
 
 
 @contextmanager
@@ -311,8 +323,6 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
 
 def _work(arguments: argparse.Namespace, device: torch.device, log: Log) -> list[tuple[Op, Options]]:
     """The ops and how each is to be compared: a mistake in any of them is found before the first is run."""
-    if arguments.record and device.type != "cuda":
-        raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     log("importing the implementations")
     one = None if arguments.what == "all" else arguments.what
     with starting(

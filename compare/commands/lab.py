@@ -103,7 +103,8 @@ def start(word: str, folder: Path) -> int:
     written = work.start(lab, folder)
     print(f"Lab {lab.number}: {lab.title}. About {lab.hours:g} hours. Wrote")
     print("\n".join(f"  {path}" for path in written))
-    print(f"\nNEXT  read {folder / 'README.md'} · fill in [predictions] of {folder / work.ANSWERS}")
+    print(f"\nNEXT  read {folder / 'README.md'}")
+    print(f"      fill in [predictions] of {folder / work.ANSWERS}")
     print(f"      python -m compare lab check {folder}")
     return status.SUCCESS
 
@@ -132,16 +133,21 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     mine = work.read_folder(folder)
     prepare(device, mine.lab.ops, COMMAND_MODULES)
     mine = replace(mine, allowance=Allowance(stop=stop_on_signals()))
+    shown: list[tuple[str, str]] = []
     if pick(device).type == "cpu":
         outputs.say(f"{mine.name}: the first group of each file, then all groups")
         for task in {task.file: task for task in reversed(mine.lab.task)}.values():
-            pages.put_part(marking.first_look(mine, task, device, timeout_s))
+            part = marking.first_look(mine, task, device, timeout_s)
+            pages.put_part(part)
+            shown.append((part.name, pages.detail(part)))
     marks = marking.correctness(mine, device, timeout_s, outputs.say)
     if mine.problem:
         print(mine.problem, file=sys.stderr)
     failed = [part for part in marks.parts if part.result != "passed"]
-    first = {part.name.partition(": ")[0]: part.name for part in reversed(failed)}
-    pages.put(pages.marks_table(marks), first.values(), explain=True)
+    first = {part.name.partition(": ")[0]: part for part in reversed(failed)}
+    names = [part.name for part in first.values()]
+    unseen = [part.name for part in first.values() if (part.name, pages.detail(part)) not in shown]
+    pages.put(pages.marks_table(marks), unseen, terms_of=names)
     follow = f"lab report {folder}"
     if failed:
         wrong = (part for part in failed if part.result in _TRIED)

@@ -161,9 +161,11 @@ def _show(
 def _no_such_stage(opened: Sequence[Opened], stage: str) -> UsageError:
     names = dict.fromkeys(each.name for one in opened for each in one.stages)
     labels = ", ".join(dict.fromkeys(one.label for one in opened))
-    reasons = "; ".join(dict.fromkeys(one.unavailable for one in opened if one.unavailable))
+    reasons = "; ".join(
+        dict.fromkeys(one.unavailable.partition("\n")[0] for one in opened if one.unavailable)
+    )
     why = f"there are {', '.join(names)}" if names else reasons
-    return UsageError(f"--stage {stage}: {labels} has no such stage; {why}")
+    return UsageError(f"--stage {stage}: no such stage of {labels}: {why}")
 
 
 def _write_stages(out: Path, opened: Sequence[Opened]) -> None:

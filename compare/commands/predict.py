@@ -48,6 +48,7 @@ def measure(name: str, file: Path | None, device: str, timeout_s: float) -> int:
     from compare.labs import prediction
     from compare.report import labs as pages
     from compare.report import terminal
+    from compare.report.tables import Block
     from compare.worker.start import prepare
 
     prepare(device, [name])
@@ -56,8 +57,8 @@ def measure(name: str, file: Path | None, device: str, timeout_s: float) -> int:
     outputs.say(f"measuring {name}")
     outcomes = prediction.outcomes(questions, answers, name, device, timeout_s)
     table = pages.outcomes_table(outcomes)
-    terminal.put(lambda width: terminal.laid_out(table, width))
-    print(*table.legend, sep="\n")
+    blocks: list[Block] = [table, *table.legend]
+    terminal.put(lambda width: "\n".join(terminal.laid_out(block, width) for block in blocks))
     print(f"\nNEXT  python -m compare {name}")
     return status.SUCCESS if any(each.score is not None for each in outcomes) else status.INCONCLUSIVE
 

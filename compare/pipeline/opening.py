@@ -18,6 +18,7 @@ from compare.device import default_archs, lacks, pick
 from compare.model.op import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from compare.pipeline import cuda_way, inductor, triton_way
 from compare.pipeline.records import CompilerStage, Opened, OpenedOp, OpenRequest, StageFailure
+from compare.report.kernel_names import shortened
 from compare.resources.sass import disassembly as sass
 from cuda_impl import build
 
@@ -178,13 +179,13 @@ def _by_cuda(launch: CudaLaunch, blank: Opened, route: str) -> Opened:
 
 
 def _with_sass(one: Opened) -> Opened:
-    """The same with its cubin disassembled, if there is one."""
+    """The same with its cubin disassembled, if there is one; in it kernels have the names of the source."""
     cubin = one.stage("cubin")
     if cubin is None or one.failure is not None:
         return one
     begin = time.perf_counter()
     try:
-        text = sass.of_kernel(sass.disassembled(cubin.content), one.symbol)
+        text = shortened(sass.of_kernel(sass.disassembled(cubin.content), one.symbol))
     except sass.NoDisassembler as error:
         return one.plus(StageFailure("sass", str(error)))
     took_ms = (time.perf_counter() - begin) * 1e3

@@ -166,7 +166,7 @@ def pass_diffs(one: Opened, name: str) -> list[CodeText]:
     for count, ran in enumerate(one.passes, 1):
         if ran.name == name:
             whose = f"{one.label}  {one.kernel}  {one.arch}"
-            head = f"// {whose}  pass {count}, in {ran.stage}: {name} ({ran.title})"
+            head = f"// {whose}\n// pass {count}, in {ran.stage}: {name} ({ran.title})"
             unknown = "// this Triton does not show what it changed" if ran.after is None else ""
             texts.append(CodeText(head, unknown or reading.diff(ran) or "// it changed nothing", "diff"))
     return texts

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -26,7 +27,6 @@ from compare.report.html.lanes import Picture
 from compare.report.junit import JunitCase, JunitSuite, Kind
 from compare.report.lines import WORDS
 from compare.report.tables import NOTHING, Table
-from compare.sandbox.words import printable
 
 if TYPE_CHECKING:  # it imports Triton, for which the device is not decided yet
     from compare.worker.messages import TracedAccess
@@ -66,12 +66,12 @@ def put_part(part: Part) -> None:
     sys.stdout.flush()
 
 
-def put(table: Table, explained: Collection[str] | None = None, *, explain: bool = False) -> None:
+def put(table: Table, explained: Collection[str] | None = None, *, terms_of: Collection[str] = ()) -> None:
     """Print a table whose last column is prose: that stands below the lines.
 
     Args:
         explained: the lines whose prose is shown; None: all.
-        explain: the prose's terms as well.
+        terms_of: the lines whose prose has terms that are explained as well.
     """
     narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
 
@@ -80,7 +80,7 @@ def put(table: Table, explained: Collection[str] | None = None, *, explain: bool
         for name, *_, prose in table.rows:
             if prose and (explained is None or name in explained):
                 lines.append(terminal.paragraph(f"{name}: {prose}", min(width, 80), hanging="  "))
-        terms = glossary.lines("\n".join(lines[1:])) if explain else []
+        terms = glossary.lines("\n".join(prose for name, *_, prose in table.rows if name in terms_of))
         lines += [terminal.paragraph(term, min(width, 80), hanging="  ") for term in ("", *terms) if terms]
         return "\n".join(lines).rstrip()
 
@@ -96,13 +96,11 @@ def put_marks(
         notes = [*(lateness(marks) for marks in all_marks if marks.late), *notes]
     else:
         put(class_table(all_marks, lab_title(labs)))
-    for note in notes:
-        print(printable(note))
     lines = [f"similar: {p.first} and {p.second}, {p.file}: {p.share:.0%}" for p in similar or ()]
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"similar: {len(lines) - _SHOWN} more pairs; --html FILE lists all"]
-    for line in lines:
-        print(printable(line))
+    for line in (*notes, *lines):
+        terminal.put(partial(terminal.paragraph, line, hanging="  "))
 
 
 def lab_title(labs: Sequence[Lab]) -> str:

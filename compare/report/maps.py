@@ -68,6 +68,7 @@ def render(chart: Map, width: int, *, whole: bool = True) -> str:
         blocks += explained(each, terminal.laid_out(each, width))
     if chart.points:
         title = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
+        title = terminal.paragraph(title, prose)
         shown = [terminal.paragraph(line, prose, "  ") for line in fronts(chart)]
         blocks += ["\n".join([title, *shown]), terminal.paragraph(_FRONT_LEGEND, prose)]
     return "\n\n".join(blocks)

@@ -143,7 +143,7 @@ def _table(
         table = fitted([(bare, 2), (bare, 1)], width)
     blocks = [f" {line}" for line in table]
     width = min(width, WIDEST)
-    own_kernels = summary.compiled_here(comparison, case, shown)
+    own_kernels = summary.about_registers(comparison, case, shown)
     blocks += [paragraph(f"   {note}", width) for note in own_kernels]
     if figures.timed_cases(comparison):
         notes = [summary.launch(case), *summary.notes(case, shown)]

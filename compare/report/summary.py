@@ -230,12 +230,20 @@ def launch(case: CaseComparison) -> str:
     return f"launch overhead: {', '.join([f'{words[0]} µs', *words[1:]])}{theirs}"
 
 
-def compiled_here(comparison: Comparison, case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
-    """Which lines have registers of this machine's compilers beside recorded ones."""
+def about_registers(comparison: Comparison, case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:
+    """Which lines have registers of this machine's compilers beside recorded ones, or none as they copy."""
     labels = lines.compiled_here(comparison, case)
     own = [line.label for line in shown if line.row.label in labels]
     if own and not _all_compiled_here(comparison, case):
         yield f"regs, smem compiled here, not recorded: {', '.join(own)}"
+    profiled = any(kernel.reader == "profiler" for row in case.rows for kernel in row.resources)
+    copies = [
+        line.label
+        for line in shown
+        if line.us is not None and way_of(line.row.label) == "torch" and not line.kernels
+    ]
+    if profiled and copies and case.cost.flops == 0:
+        yield f"no regs, smem: {', '.join(copies)} runs the driver's copy (cudaMemcpy), not a kernel"
 
 
 def notes(case: CaseComparison, shown: Sequence[Line]) -> Iterator[str]:

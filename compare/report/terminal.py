@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from compare.model.result import Comparison
 from compare.report import screen, tables
 from compare.report.kernel_names import shortened
 from compare.report.layout import PROSE_WIDTH, UNLIMITED, laid_out, layout, page, paragraph
-from compare.report.sparkline import BARS
+from compare.report.substitutes import SUBSTITUTES
 from compare.report.summary import View
 from compare.sandbox.words import printable
 
@@ -33,7 +34,6 @@ __all__ = [
     "writable",
 ]
 
-_DIGITS = {ord(bar): str(i) for i, bar in enumerate(BARS, 1)}
 _VERSIONS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda (torch)")
 _THEME = Theme(
     {
@@ -89,13 +89,12 @@ def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
 
 
 def writable(text: str, stream: TextIO) -> str:
-    """``text`` with signs that the stream's encoding lacks written otherwise."""
+    """``text`` with characters that the stream's encoding lacks written otherwise."""
     try:
-        text.encode(stream.encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        text = text.replace("±", "+-").replace("µ", "u").replace("·", "|").translate(_DIGITS)
-        return text.encode("ascii", "replace").decode("ascii")
-    return text
+        encoding = codecs.lookup(stream.encoding or "utf-8").name
+    except LookupError:
+        encoding = "ascii"
+    return text.encode(encoding, SUBSTITUTES).decode(encoding)
 
 
 def render(comparison: Comparison, width: int, view: View | None = None) -> str:

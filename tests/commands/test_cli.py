@@ -159,13 +159,15 @@ def test_list_begins_with_a_line_for_each_op(printed: Printed) -> None:
 
 
 def test_what_a_list_needs_is_kept_until_a_source_changes(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ops = inventory()
+    assert "reading every op" in capsys.readouterr().err  # it may take long
     assert [op.name for op in ops] == registry.op_names()
     with monkeypatch.context() as patch:
         patch.setattr(registry, "get_op", None)  # nothing is imported
         assert inventory() == ops
+    assert capsys.readouterr().err == ""
     monkeypatch.setattr("compare.records.result_cache.code", lambda *_: "other sources")
     monkeypatch.setattr(registry, "get_op", None)
     with pytest.raises(TypeError):

@@ -115,6 +115,16 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
         assert f"{name}.json could not be written: [Errno 20]" in err
 
 
+@for_each("words", [["--record"], ["--sustained"], ["--sustained", "--crossover", "N"]])
+def test_what_is_timed_needs_a_gpu(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, complaint: Callable[..., str]
+) -> None:
+    monkeypatch.setattr("compare.worker.start.prepare", lambda *_: SimpleNamespace(type="cpu"))
+    assert f"{words[0]} needs a GPU: without one nothing is timed" in complaint(
+        "softmax", *words, "--only", "torch.eager"
+    )
+
+
 @for_each(
     "changes, interrupted, expected",
     [

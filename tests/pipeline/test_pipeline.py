@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import case_sets
 from compare import registry
 from compare.cli import main
 from compare.device import lacks
-from compare.pipeline import caches, cuda_way, triton_way
+from compare.pipeline import caches, cuda_way, opening, triton_way
 from compare.pipeline.opening import open_op
-from compare.pipeline.records import OpenRequest
+from compare.pipeline.records import CompilerStage, Opened, OpenedOp, OpenRequest
+from compare.resources.sass import disassembly as sass
 from compare.resources.sass.disassembly import nvdisasm
 from cuda_impl import build
 from loops import for_each
@@ -279,6 +280,29 @@ def test_a_mistake_that_shows_once_kernels_are_compiled_is_one_sentence(words: l
     assert ran.returncode == 2
     assert said in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("decorated")
+def test_a_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    blank = Opened("vector_add", "cupy.scalar", "N=1,fp32", ARCH)
+    missing = replace(blank, unavailable="no NVRTC: pip install it\nits library cannot be opened")
+    monkeypatch.setattr(opening, "open_op", lambda *_, **__: OpenedOp("x[N] -> y[N]", (missing,)))
+    assert main(["pipeline", "vector_add", "--stage", "ptx"]) == 2
+    text = "python -m compare: --stage ptx: no such stage of cupy.scalar: no NVRTC: pip install it\n"
+    assert capsys.readouterr().err == text
+
+
+def test_machine_code_names_kernels_as_readers_know_them(monkeypatch: pytest.MonkeyPatch):
+    mangled = "_Z21softmax_online_kernelIfLi4ELi1024EEvPKT_PS0_xx"
+    code = f"\t.type {mangled},@function\n        /*0010*/  RET.REL.NODEC R6 `({mangled}) ;\n"
+    monkeypatch.setattr(sass, "disassembled", lambda _: f"\n.text.{mangled}:\n{code}")
+    cubin = CompilerStage("cubin", "ptxas", b"\0")
+    one = Opened("softmax", "cupy.online", "N=1,fp32", ARCH, "k", (cubin,), symbol=mangled)
+    disassembled = opening._with_sass(one)
+    text = disassembled.stages[-1].text
+    assert ".type softmax_online_kernel,@function" in text
+    assert [each.text for each in disassembled.instructions] == ["RET.REL.NODEC R6 `(softmax_online_kernel)"]
+    assert "_Z" not in text
 
 
 @pytest.mark.thorough

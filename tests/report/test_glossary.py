@@ -23,7 +23,7 @@ def test_each_term_begins_its_line_and_few_are_shown() -> None:
 
 
 def test_terms_stand_below_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    labs.put(labs.marks_table(MARKS), explain=True)
+    labs.put(labs.marks_table(MARKS), terms_of=[part.name for part in MARKS.parts])
     shown = capsys.readouterr().out
     assert shown.index("40 fp32 roundings") < shown.index("fp32 rounding: what storing a value")
     labs.put(labs.marks_table(MARKS))

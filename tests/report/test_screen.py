@@ -240,6 +240,14 @@ def test_recorded_registers_and_versions_stand_beside_recorded_times() -> None:
     assert "compiled here" not in text
 
 
+@for_each("flops, text", [(0, "torch.eager runs the driver's copy (cudaMemcpy), not a kernel"), (5, "")])
+def test_a_copy_without_a_kernel_is_said_to_be_one(flops: int, text: str) -> None:
+    case = made_up.with_row(made_up.case(), "torch.eager", resources=())
+    shown = screen(replace(case, cost=replace(case.cost, flops=flops)))
+    assert line_of(shown, "torch.eager")[-3:-1] == ["-", "-"]
+    assert ("no regs, smem" in shown, text in shown) == (bool(text), True)
+
+
 def test_registers_compiled_here_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = archive.find("softmax", made_up.CASE)
     bare = {label: replace(each, row=replace(each.row, resources=())) for label, each in kept.items()}
