@@ -59,7 +59,7 @@ def examine(job: Job, tell: Callable[[str], None]) -> Seen:
         from cuda_impl import build
 
         build.host_runtime = lambda: Path(job.runtime)
-        build.host_header = lambda: Path(job.header)
+        build.host_header = lambda watched=False: Path(job.header)
     device = torch.device(job.device)
     op = registry.get_op(job.op)
     (impl,) = registry.implementations(job.op, (job.label,))
