@@ -15,6 +15,8 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     # Triton reads this when a kernel is decorated, so it must stand before any kernel is imported.
     os.environ["TRITON_INTERPRET"] = "1"
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)  # the workers of pytest-xdist get a terminal's: screens would wrap
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

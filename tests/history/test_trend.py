@@ -65,9 +65,7 @@ def test_a_row_has_a_bar_for_each_file_and_a_verdict(
     verdict: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)  # a narrow table has a row in several lines
     assert diff_of(tmp_path, runs, "--all") == status
     out = capsys.readouterr().out
     assert f"{len(runs)} files: 0.json (2026-11-01), 1.json (2026-11-02), " in out
