@@ -44,6 +44,8 @@ _NUMBERS = 2
 """A process's number, then its exit code."""
 _UNKNOWN = 255
 """Exit code of a process whose server was killed."""
+_INTERRUPTED = 3
+"""Exit status of a command that was interrupted, as the command line has it."""
 
 
 class Order(Struct, frozen=True, tag=True):
@@ -407,9 +409,12 @@ def _judge(command: Command, output: int, *compiling: int) -> int:
     _lock, forked_here = threading.Lock(), True  # the other was held when the server was forked
     for each in compiling:
         _running[False] = _Server(Channel(socket.socket(fileno=each)))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    status = int(importlib.import_module(command.module).main(command.words))
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+        status = int(importlib.import_module(command.module).main(command.words))
+    except KeyboardInterrupt:  # before there is anything that could answer it
+        status = _INTERRUPTED
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _close()

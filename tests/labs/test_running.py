@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,29 @@ def test_after_an_interrupt_or_the_limit_no_process_is_left(
     seconds = 0.1 if how == "the limit" else 60.0
     with suppress(KeyboardInterrupt):
         assert running._command(["softmax", "--case", CASE], tmp_path / "stderr", seconds, stop) is None
-    assert started[0].wait(0.0) in (-15, -9, 3)
+    assert started[0].wait(0.0) in (-15, -9, 3), (tmp_path / "stderr").read_text()
+
+
+def test_a_stop_while_a_comparison_starts_is_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it imports then: it is no error of the tool."""
+    started: list[Forked] = []
+    stop, wait = Stop(), Forked.wait
+
+    def waiting(process: Forked, seconds: float) -> int | None:
+        if process not in started:
+            assert process.pid
+            time.sleep(0.0015 * len(started))
+            started.append(process)
+            stop.is_set = True
+            return None
+        return wait(process, seconds)
+
+    monkeypatch.setattr(Forked, "wait", waiting)
+    for _ in range(20):
+        running._command(["softmax", "--case", CASE], tmp_path / "stderr", 60.0, stop)
+    assert {process.wait(0.0) for process in started} <= {-15, 3}, (tmp_path / "stderr").read_text()
 
 
 def test_once_stopped_or_used_up_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
