@@ -438,14 +438,13 @@ def host_runtime() -> Path:
 
     def make(product: Path) -> None:
         command, what = _host_command(sanitizing()), "the scheduler of host builds"
-        objects = [product.with_name(f"{file.stem}.o") for file in _RUNTIME]
-        with ThreadPoolExecutor(len(objects)) as pool:
-            jobs = [
-                pool.submit(run, [*command, "-c", file, "-o", each], what)
-                for file, each in zip(_RUNTIME, objects, strict=True)
-            ]
-        for job in jobs:
-            job.result()
+
+        def compiled(file: Path) -> Path:
+            run([*command, "-c", file, "-o", product.with_name(f"{file.stem}.o")], what)
+            return product.with_name(f"{file.stem}.o")
+
+        with ThreadPoolExecutor(len(_RUNTIME)) as pool:
+            objects = list(pool.map(compiled, _RUNTIME))
         run([*command, *objects, "-o", product], what)
 
     return _cached(_host_runtime_name(), make)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compare.report.trace import Progress, Timeline
+    from compare.report.progress import Progress
+    from compare.report.trace import Timeline
 
 
 class Steps:

@@ -10,8 +10,10 @@ import json
 import re
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-Progress = Callable[[str, float], None]
+if TYPE_CHECKING:  # start-up: it imports rich
+    from compare.report.progress import Progress
 
 _START = "start and end"
 _STEPS = "steps of the run"

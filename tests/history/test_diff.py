@@ -29,13 +29,7 @@ WIDE = Timing(cold_us=Estimate(61.0, 50.0, 72.0))
 
 def times(factor: float = 1.0, **changes: object) -> Comparison:
     """The made-up run, with one row's times multiplied and otherwise changed."""
-    case = made_up.case()
-    row = next(row for row in case.rows if row.label == LABEL)
-    assert row.timing is not None
-    assert row.timing.cold_us is not None
-    cold = estimate([sample * factor for sample in row.timing.cold_us.samples])
-    values = {"timing": replace(row.timing, cold_us=cold), **changes}
-    return made_up.comparison(made_up.with_row(case, LABEL, **values))
+    return made_up.comparison(made_up.slowed(LABEL, factor, **changes))
 
 
 def outcome(old: Comparison, new: Comparison, label: str = LABEL) -> diff.Change:

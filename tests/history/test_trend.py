@@ -17,7 +17,6 @@ from compare.model.result import Comparison
 from compare.records import archive
 from compare.report.sparkline import sparkline
 from compare.report.terminal import writable
-from compare.timing.statistics import estimate
 from loops import for_each
 from tools.docs import schemas
 
@@ -26,13 +25,7 @@ LABEL = "triton.online"
 
 def run_of(day: int, factor: float, **changes: object) -> Comparison:
     """The made-up run of a day in November, with one row's times multiplied."""
-    case = made_up.case()
-    row = next(row for row in case.rows if row.label == LABEL)
-    assert row.timing is not None
-    assert row.timing.cold_us is not None
-    cold = estimate([sample * factor for sample in row.timing.cold_us.samples])
-    values = {"timing": replace(row.timing, cold_us=cold), **changes}
-    case = made_up.with_row(case, LABEL, **values)
+    case = made_up.slowed(LABEL, factor, **changes)
     return made_up.comparison(case, created=f"2026-11-{day:02}T00:00:00+00:00")
 
 

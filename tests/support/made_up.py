@@ -200,6 +200,16 @@ def with_row(entry: CaseComparison, label: str, **changes: object) -> CaseCompar
     return replace(entry, rows=tuple(changed))
 
 
+def slowed(label: str, factor: float, **changes: object) -> CaseComparison:
+    """The made-up case, with one row's times multiplied and otherwise changed."""
+    entry = case()
+    row = next(row for row in entry.rows if row.label == label)
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    cold = estimate([sample * factor for sample in row.timing.cold_us.samples])
+    return with_row(entry, label, **{"timing": replace(row.timing, cold_us=cold), **changes})
+
+
 class NoCompilation(Compilation):
     """Nothing is compiled, and no kernel found."""
 
