@@ -41,7 +41,7 @@ from compare.places import ROOT as ROOT
 if TYPE_CHECKING:
     import torch
 
-IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "cuda_impl.rawkernel"]
+IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "cuda_impl.rawkernel", "cuda_impl.launches"]
 """None of them in a worker of a lab's hand-in."""
 
 CUDA_FILES = "compare.worker.cuda_file"
@@ -170,12 +170,12 @@ def _is_imported_anew(known: RunFunction, run: RunFunction) -> bool:
     """Whether a function is another's own successor, from a second import of its module."""
     if _place(known) is None or _place(known) != _place(run):
         return False
-    return known.__globals__ is not run.__globals__
+    return inspect.unwrap(known).__globals__ is not inspect.unwrap(run).__globals__
 
 
 def _place(run: RunFunction) -> tuple[str, int] | None:
     """Where a function is written; None: not in Python."""
-    code = getattr(run, "__code__", None)
+    code = getattr(inspect.unwrap(run), "__code__", None)
     return code and (code.co_filename, code.co_firstlineno)
 
 

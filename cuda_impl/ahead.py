@@ -90,8 +90,9 @@ def begun_early(op: str) -> Iterator[None]:
     """
     build_of_op = None
     with suppress(build.BuildError, OSError):
-        if (build.PYBIND / f"{op}.cu").is_file() and not build.pybind_is_built(op, "host"):
-            build_of_op = Building(op, "host")
+        name = op if (build.PYBIND / f"{op}.cu").is_file() else "launcher"
+        if not build.pybind_is_built(name, "host"):
+            build_of_op = Building(name, "host")
     try:
         yield
     finally:

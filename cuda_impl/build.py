@@ -710,10 +710,11 @@ def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[byte
 
 
 def pybind_module(op: str, target: str, took: Callable[[float], None] = lambda seconds: None) -> Path:
-    """The Python module of ``pybind/<op>.cu``: a prebuilt one if it fits, else from the cache.
+    """The Python module of an op's kernels: a prebuilt one if it fits, else from the cache.
 
     Args:
-        op: the op's name; ``library/<op>`` for the module that calls a library instead, on GPUs only.
+        op: the op's name; ``library/<op>`` for the module that calls a library instead, on GPUs only;
+            ``launcher`` for the one that executes all ops' launch tables on the CPU.
         target: ``host`` for the CPU; a GPU's architecture, ``sm_90``; or that and a dtype, ``sm_90-bf16``:
             a module with the kernels for one dtype only builds in half the time.
         took: called with the build's seconds, if this call built the module.
@@ -752,10 +753,19 @@ def pybind_is_built(op: str, target: str) -> bool:
     return _prebuilt(op, target) is not None or (cache_dir() / _pybind(op, target)[0]).exists()
 
 
+def module_text(op: str, dtype: str = "") -> str:
+    """The C++ of an op's module: ``pybind/<op>.cu``, or generated from its launch tables, for one dtype or all."""
+    file = PYBIND / f"{op}.cu"
+    if file.is_file():
+        return file.read_text()
+    text: str = importlib.import_module("cuda_impl.launch").module_text(op, dtype)
+    return text
+
+
 def _prebuilt(op: str, target: str) -> Path | None:
     arch = target.partition("-")[0]
-    if arch != "host":
-        for path in PREBUILT.glob(_pybind_name(op, "*", _pybind_sources(op))):
+    if arch != "host" and PREBUILT.is_dir():
+        for path in PREBUILT.glob(_pybind_name(op, "*", _pybind_sources(module_text(op)))):
             if flags.target(arch) in path.name.split("-"):
                 return path
     return None
@@ -763,13 +773,14 @@ def _prebuilt(op: str, target: str) -> Path | None:
 
 def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
     """The module's name in the cache, and the function that builds it."""
+    arch, _, dtype = target.partition("-")
+    text = module_text(op, dtype)
     if target == "host":
         header = _pybind_header()
         command = [*header[-1], "-include", str(cache_dir() / header[0]), "-x", "c++"]
         libraries = ["-x", "none", cache_dir() / _host_runtime_name()]
         compiler = _identity(gxx())
     else:
-        arch, _, dtype = target.partition("-")
         command, libraries = _nvcc_module_command(op, (arch,)), []
         command += [f"-DONLY={dtype.upper()}", "-include", str(_ONLY)] if dtype else []
         compiler = _identity(nvcc()) + _identity(gxx()) + (_ONLY.read_text() if dtype else "")
@@ -781,18 +792,19 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
                 # To precompile it takes longer than the first module gains, which a newcomer waits for.
                 _compiled_header(*header, precompiled=any(cache_dir().glob("*-host-*.so")))
                 runtime.result()
-        _make_module(op, command, libraries, product)
+        _make_module(op, text, command, libraries, product)
 
-    sources = _pybind_sources(op, *((flags.HOST,) if target == "host" else ()))
+    sources = _pybind_sources(text, *((flags.HOST,) if target == "host" else ()))
     key = digest(sources, target, command, libraries, compiler)
     return _pybind_name(op, target, key), make
 
 
 def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
-    """Build ``pybind/<op>.cu`` for several architectures into ``folder``, as `PREBUILT` modules are named."""
+    """Build an op's module for several architectures into ``folder``, as `PREBUILT` modules are named."""
     folder.mkdir(parents=True, exist_ok=True)
-    product = folder / _pybind_name(op, "-".join(map(flags.target, archs)), _pybind_sources(op))
-    _make_module(op, _nvcc_module_command(op, archs), [], product)
+    text = module_text(op)
+    product = folder / _pybind_name(op, "-".join(map(flags.target, archs)), _pybind_sources(text))
+    _make_module(op, text, _nvcc_module_command(op, archs), [], product)
     return product
 
 
@@ -805,15 +817,23 @@ def _pybind_name(op: str, targets: str, key: str) -> str:
     return f"{op.replace('/', '-')}-{targets}-{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-def _pybind_sources(op: str, *more: Path) -> str:
-    """Hash of everything that the module's source includes, from further folders as well."""
-    text = (PYBIND / f"{op}.cu").read_text()
+def _pybind_sources(text: str, *more: Path) -> str:
+    """Hash of everything that a module's text includes, from further folders as well."""
     return digest(_contents(text, (PYBIND, flags.KERNELS, *more)), flags.DEVICE, pybind11.__version__)
 
 
 def _pybind_includes() -> list[str]:
-    folders = (pybind11.get_include(), sysconfig.get_path("include"))
+    # Of PyTorch's headers only dlpack.h, which is DLPack's own and includes nothing of PyTorch.
+    folders = (pybind11.get_include(), sysconfig.get_path("include"), str(_torch_include() / "ATen"))
     return [f"-I{PYBIND}", *(word for folder in folders for word in ("-isystem", folder))]
+
+
+def _torch_include() -> Path:
+    """The folder of PyTorch's headers, without importing it, which takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "include"
 
 
 def _nvcc_module_command(op: str, archs: tuple[str, ...]) -> list[str]:
@@ -822,6 +842,13 @@ def _nvcc_module_command(op: str, archs: tuple[str, ...]) -> list[str]:
     return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes(), *cccl]
 
 
-def _make_module(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
-    log = run([*command, PYBIND / f"{op}.cu", *libraries, "-o", product], f"{op}.cu")
+def _make_module(op: str, text: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+    file = PYBIND / f"{op}.cu"
+    if not file.is_file():
+        file = _cached(f"{op}-{digest(text)}.cu", lambda generated: _write(generated, text))
+    log = run([*command, file, *libraries, "-o", product], f"{op}.cu")
     _refuse_remarks(log, f"{op}.cu")
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)

@@ -26,7 +26,10 @@ _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 USER_FILE_BYTES = 1 << 18
 """The largest file that is read outside of the project."""
 
-_TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
+_TOOLS = (
+    "compare",
+    *(f"cuda_impl.{name}" for name in ("build", "flags", "launch", "loader", "pybind", "tensor_maps")),
+)
 """Modules that serve every op: not part of an implementation."""
 
 _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")

@@ -88,7 +88,7 @@ class WorkerPool:
         Raises:
             Exception: what the build raised.
         """
-        one = self._building.get((module_of(impl), target_of(self._device, dtype)))
+        one = self._building.get((module_of(impl, self._device), target_of(self._device, dtype)))
         return one.wait() if one is not None else 0.0
 
     def start(self, impls: Iterable[Implementation]) -> None:

@@ -114,20 +114,26 @@ inline void mbarrier_wait(mbarrier_t* ptr, unsigned parity) {
 
 namespace host {
 
-// What cuda_impl/heads_map.py and pybind/heads.h write into the 128 bytes of a TensorMap for the host.
-struct Box {
-    const char* address;
-    std::int64_t sizes[5], strides[4];  // in elements of 2 bytes; in bytes, from the second dimension on
-    std::int64_t lines, pieces;         // a box is 64, lines, pieces, 1, 1
+// What cuda_impl/tensor_maps.py writes into the 128 bytes of a TensorMap for the host.
+struct Map {
+    char* address;
+    std::int64_t item_bytes, sizes[5], strides[4], box[5];  // strides in bytes, from the second dimension on
 };
-static_assert(sizeof(Box) <= sizeof(TensorMap));
+static_assert(sizeof(Map) == sizeof(TensorMap));
 
-inline void load_box(char* to, const Box& box, int row, int head, int batch) {
-    for (int piece = 0; piece < box.pieces; ++piece) {
-        for (int line = 0; line < box.lines; ++line, to += 128) {
-            const bool inside = row + line >= 0 && row + line < box.sizes[1] && piece < box.sizes[2];
-            const char* const from = box.address + (row + line) * box.strides[0] + piece * box.strides[1] +
-                                     head * box.strides[2] + batch * box.strides[3];
+inline Map map_of(const TensorMap* from) {
+    Map map;
+    std::memcpy(&map, from, sizeof(map));
+    return map;
+}
+
+// Rows of one head: a box is 64, lines, pieces, 1, 1.
+inline void load_box(char* to, const Map& map, int row, int head, int batch) {
+    for (int piece = 0; piece < map.box[2]; ++piece) {
+        for (int line = 0; line < map.box[1]; ++line, to += 128) {
+            const bool inside = row + line >= 0 && row + line < map.sizes[1] && piece < map.sizes[2];
+            const char* const from = map.address + (row + line) * map.strides[0] + piece * map.strides[1] +
+                                     head * map.strides[2] + batch * map.strides[3];
             for (int i = 0; i < 8; ++i) {  // 128-byte swizzle
                 char* const vector = to + (i ^ int(shared_address(to) / 128 % 8)) * 16;
                 if (inside) {
@@ -146,11 +152,10 @@ inline void head_copy_to_shared(void* to, const TensorMap* from, int row, int he
                                 mbarrier_t* ptr) {
     if (shared_address(to) % 1024 != 0)
         host::fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
-    host::Box box;
-    std::memcpy(&box, from, sizeof(box));
+    const host::Map map = host::map_of(from);
     const auto load = [=] {
-        host::load_box(static_cast<char*>(to), box, row, head, batch);
-        host::of(ptr).bytes -= int(box.lines * box.pieces * 128);
+        host::load_box(static_cast<char*>(to), map, row, head, batch);
+        host::of(ptr).bytes -= int(map.box[1] * map.box[2] * 128);
         host::complete_phase(ptr);
     };
     if (host::reverse_order()) return load();

@@ -84,48 +84,36 @@ void wgmma_wait_group(int (&d)[COUNT]) {
 
 namespace host {
 
-// What cuda_impl/matrix_map.py and pybind/matrix_map.h write into the 128 bytes of a TensorMap for the host.
-struct Matrix {
-    char* address;
-    std::int64_t item_bytes, columns, rows, pitch_bytes, box_rows;
-
-    // Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each 16
-    // bytes of the box at (column, row).
-    template <typename Work>
-    void for_each_vector(char* shared, std::int64_t column, std::int64_t row, Work work) const {
-        if (shared_address(shared) % 1024 != 0) {
-            fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
-        }
-        for (std::int64_t line = row; line < row + box_rows; ++line, shared += 128) {
-            for (std::int64_t i = 0; i < 8; ++i) {
-                const std::int64_t begin = column * item_bytes + i * 16, left = columns * item_bytes - begin;
-                const std::int64_t inside =
-                    line < rows ? std::min(std::max(left, std::int64_t(0)), std::int64_t(16)) : 0;
-                work(shared + (i ^ shared_address(shared) / 128 % 8) * 16,
-                     address + line * pitch_bytes + begin, std::size_t(inside));
-            }
+// Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each 16 bytes of
+// the box at (column, row).
+template <typename Work>
+void for_each_vector(const Map& map, char* shared, std::int64_t column, std::int64_t row, Work work) {
+    if (shared_address(shared) % 1024 != 0) {
+        fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
+    }
+    for (std::int64_t line = row; line < row + map.box[1]; ++line, shared += 128) {
+        for (std::int64_t i = 0; i < 8; ++i) {
+            const std::int64_t begin = column * map.item_bytes + i * 16;
+            const std::int64_t left = map.sizes[0] * map.item_bytes - begin;
+            const std::int64_t inside =
+                line < map.sizes[1] ? std::min(std::max(left, std::int64_t(0)), std::int64_t(16)) : 0;
+            work(shared + (i ^ shared_address(shared) / 128 % 8) * 16,
+                 map.address + line * map.strides[0] + begin, std::size_t(inside));
         }
     }
-};
-static_assert(sizeof(Matrix) <= sizeof(TensorMap));
-
-inline Matrix matrix_of(const TensorMap* map) {
-    Matrix matrix;
-    std::memcpy(&matrix, map, sizeof(matrix));
-    return matrix;
 }
 
 }  // namespace host
 
 inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
-    const host::Matrix matrix = host::matrix_of(from);
+    const host::Map map = host::map_of(from);
     const auto load = [=] {
-        matrix.for_each_vector(static_cast<char*>(to), column, row,
-                               [](char* vector, const char* global, std::size_t inside) {
-                                   std::memset(vector, 0, 16);
-                                   if (inside > 0) std::memcpy(vector, global, inside);
-                               });
-        host::of(ptr).bytes -= int(matrix.box_rows * 128);
+        host::for_each_vector(map, static_cast<char*>(to), column, row,
+                              [](char* vector, const char* global, std::size_t inside) {
+                                  std::memset(vector, 0, 16);
+                                  if (inside > 0) std::memcpy(vector, global, inside);
+                              });
+        host::of(ptr).bytes -= int(map.box[1] * 128);
         host::complete_phase(ptr);
     };
     if (host::reverse_order()) return load();
@@ -135,10 +123,10 @@ inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, i
 
 // A store reads shared memory when its group is waited for, as a cp.async does.
 inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
-    host::matrix_of(to).for_each_vector(const_cast<char*>(static_cast<const char*>(from)), column, row,
-                                        [](char* vector, char* global, std::size_t inside) {
-                                            if (inside > 0) host::start_copy(global, vector, inside, inside);
-                                        });
+    host::for_each_vector(host::map_of(to), const_cast<char*>(static_cast<const char*>(from)), column, row,
+                          [](char* vector, char* global, std::size_t inside) {
+                              if (inside > 0) host::start_copy(global, vector, inside, inside);
+                          });
 }
 inline void bulk_commit_group() {
     host::commit_copies();

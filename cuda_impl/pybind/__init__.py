@@ -1,8 +1,8 @@
-"""CUDA through pybind11: C++ host code for the same kernels, built ahead of time or on the first call.
+"""CUDA through pybind11: the same kernels and launch tables, from C++ that is built ahead or on the first call.
 
-``pybind/<op>.cu`` exports one function per variant; each becomes ``pybind.<variant>`` beside the cupy
-implementation of the same kernel.  ``pybind/library/<op>.cu`` calls a library for the same work: a baseline,
-``library.<name>``, for GPUs only.
+The module of an op is generated from its launch tables; ``pybind/<op>.cu`` is host code written by hand in its
+place, which exports one function per variant.  ``pybind/library/<op>.cu`` calls a library for the same work:
+a baseline, ``library.<name>``, for GPUs only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from compare.model.op import DTYPES, LIBRARY, Implementation
 from compare.registry import get_op, implementation
 from cuda_impl import build
 from cuda_impl.ahead import Building
+from cuda_impl.launch import Variant, encoded
 
 Run = Callable[..., torch.Tensor]
 
@@ -31,8 +32,8 @@ _NAMES = {TORCH_DTYPES[name]: name for name in DTYPES}
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
-    """Register ``pybind.<variant>`` for every cupy implementation that ``pybind/<op>.cu`` also exports, and
-    ``library.<name>`` for every export of ``pybind/library/<op>.cu``.
+    """Register ``pybind.<variant>`` for every launch table of an op, and ``library.<name>`` for every export of
+    ``pybind/library/<op>.cu``.
 
     Args:
         op: the op's name.
@@ -43,7 +44,9 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
     present = {impl.label for impl in known}
     for impl in known:
         label = f"pybind.{impl.variant}"
-        if impl.route == "cupy" and impl.variant in exported and label not in present:
+        table = getattr(impl.run, "variant", None)
+        by_hand = impl.variant in exported
+        if impl.route == "cupy" and (table or by_hand) and label not in present:
             declare = implementation(
                 op,
                 label,
@@ -53,9 +56,9 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
                 deterministic=impl.deterministic,
                 emulated=impl.emulated,
                 algorithm=impl.algorithm,
-                prepare=impl.prepare and _lazy(op, impl.prepare.__name__, op),
+                prepare=impl.prepare and through_cpp(impl.prepare),
             )
-            declare(_lazy(op, impl.variant, op))
+            declare(_lazy(op, impl.variant, op) if by_hand else through_cpp(table))
     for name in _exported(f"{LIBRARY}/{op}"):
         if (label := f"{LIBRARY}.{name}") not in present:
             implementation(op, label, level="vendor")(_lazy(op, name, f"{LIBRARY}/{op}"))
@@ -80,7 +83,32 @@ def _lazy(op: str, variant: str, name: str) -> Run:
         return function(*tensors, **options)
 
     run.__name__ = run.__qualname__ = f"{op}_{variant}"
+    run.module = name  # type: ignore[attr-defined]
     return run
+
+
+def through_cpp(table: Variant) -> Run:
+    """A variant's function of tensors that plans once a layout, and allocates and launches from C++."""
+    launchers: dict[tuple[torch.device, torch.dtype], Run] = {}
+
+    @functools.wraps(table.plan)
+    def run(*tensors: torch.Tensor, **options: Any) -> Any:
+        try:
+            launcher = launchers[tensors[0].device, tensors[0].dtype]
+        except (AttributeError, IndexError, KeyError):  # the first call on its device and dtype, or no tensor
+            device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
+            name = LAUNCHER if device.type == "cpu" else table.op
+            launcher = module(name, device, dtype).launcher(functools.partial(encoded, table))
+            if tensors and isinstance(tensors[0], torch.Tensor):
+                launchers[tensors[0].device, tensors[0].dtype] = launcher
+        return launcher(*tensors, **options)
+
+    run.module = table.op  # type: ignore[attr-defined]
+    return run
+
+
+LAUNCHER = "launcher"
+"""The module that executes the launch tables of all ops on the CPU, where each kernel has a build of its own."""
 
 
 def _device(argument: object, name: str) -> torch.device:
@@ -100,7 +128,7 @@ def _dtype(op: str, arguments: Iterable[object]) -> str:
 
 
 def module(name: str, device: torch.device, dtype: str) -> types.ModuleType:
-    """The module of ``pybind/<name>.cu`` for a device and a dtype, built if necessary.
+    """An op's module for a device and a dtype, built if necessary; also ``library/<op>``, and `LAUNCHER`.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
@@ -128,7 +156,7 @@ def building(
     """
     found: dict[tuple[str, str | None], Building] = {}
     targets = dict.fromkeys(target_of(device, dtype) for dtype in dtypes)
-    names = dict.fromkeys(module_of(impl) for impl in impls if supports(impl, device) is None)
+    names = dict.fromkeys(module_of(impl, device) for impl in impls if supports(impl, device) is None)
     for name, target in itertools.product(filter(None, names), filter(None, targets)):
         # If a compiler is missing, loading the module reports it.
         with contextlib.suppress(build.BuildError, OSError):
@@ -137,11 +165,14 @@ def building(
     return found
 
 
-def module_of(impl: Implementation) -> str:
+def module_of(impl: Implementation, device: torch.device) -> str:
     """The project's module behind an implementation that `register` made; empty for any other."""
-    if impl.origin != __file__:
-        return ""
-    return f"{LIBRARY}/{impl.op}" if impl.route == LIBRARY else impl.op
+    run = impl.run
+    while isinstance(run, functools.partial):
+        run = run.func
+    name: str = getattr(run, "module", "")
+    by_hand = (build.PYBIND / f"{name}.cu").is_file()
+    return LAUNCHER if name and not by_hand and device.type == "cpu" else name
 
 
 def target_of(device: torch.device, dtype: str) -> str | None:

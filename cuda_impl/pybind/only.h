@@ -15,7 +15,7 @@ template <typename Function>
 void dispatch_only(const Tensor& tensor, Function function) {
     using Half = std::conditional_t<Element::ONLY == Element::FP16, __half, __nv_bfloat16>;
     using T = std::conditional_t<Element::ONLY == Element::FP32, float, Half>;
-    if (tensor.element != Element::ONLY) throw std::runtime_error("a dtype that this module is not for");
+    if (tensor.element() != Element::ONLY) throw std::runtime_error("a dtype that this module is not for");
     function(T());
 }
 

@@ -10,13 +10,13 @@
 // x with contiguous rows; a copy if they are not.
 static Tensor checked(const py::object& x_object) {
     const Tensor x = check_same("softmax", 2, {{"x", x_object}})[0];
-    return x.strides[1] == 1 || x.shape[1] <= 1 ? x : x.contiguous();
+    return x.stride(1) == 1 || x.shape(1) <= 1 ? x : x.contiguous();
 }
 
 // Elements per access: 16 bytes' worth if all rows of x and y are 16-byte aligned, else 1.
 static int vec(const Tensor& x) {
-    const int pack = 16 / x.element_size;
-    return x.address % 16 == 0 && x.strides[0] % pack == 0 && x.shape[1] % pack == 0 ? pack : 1;
+    const int pack = 16 / x.element_size();
+    return x.address() % 16 == 0 && x.stride(0) % pack == 0 && x.shape(1) % pack == 0 ? pack : 1;
 }
 
 // Calls `function` with a value of x's type, and VEC as a constant.
@@ -32,21 +32,16 @@ static void dispatch_vec(const Tensor& x, Function function) {
     });
 }
 
-[[noreturn]] static void not_taken(const std::string& why) {
-    PyErr_SetString(PyExc_NotImplementedError, why.c_str());
-    throw py::error_already_set();
-}
-
 // A block reads its row twice: any row length.
 static py::object online(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
-    const std::int64_t M = x.shape[0], N = x.shape[1];
+    const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
     dispatch_vec(x, [&](auto zero, auto VEC) {
         using T = decltype(zero);
         constexpr int THREADS = 1024;
         launch(x, {M, THREADS}, softmax_online_kernel<T, VEC, THREADS>, x.data<T>(), y.data<T>(), N,
-               x.strides[0]);
+               x.stride(0));
     });
     return y.object;
 }
@@ -56,15 +51,15 @@ constexpr std::int64_t MANY_ROWS = 1024;  // enough to fill a GPU with one warp 
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 static void launch_onepass(const Tensor& x, const Tensor& y) {
-    launch(x, {ceil_div(x.shape[0], BLOCK_M), THREADS},
-           softmax_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape[0],
-           x.shape[1], x.strides[0]);
+    launch(x, {ceil_div(x.shape(0), BLOCK_M), THREADS},
+           softmax_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape(0),
+           x.shape(1), x.stride(0));
 }
 
 // The row stays in registers: up to 32768 columns. The smallest PACKS and THREADS that hold it.
 static py::object onepass(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
-    const std::int64_t N = x.shape[1];
+    const std::int64_t N = x.shape(1);
     if (y.numel() == 0) return y.object;
     if (N > ONEPASS_COLUMNS) {
         not_taken("N=" + std::to_string(N) + ": registers hold rows of up to " +
@@ -77,7 +72,7 @@ static py::object onepass(py::object x_object) {
         if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);  // one row per warp
         if (packs <= 32 * 4) return launch_onepass<T, VEC, 4, 128, 4>(x, y);
         if constexpr (VEC <= 4) {
-            if (packs <= 32 * 8 && x.shape[0] >= MANY_ROWS) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
+            if (packs <= 32 * 8 && x.shape(0) >= MANY_ROWS) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
         }
         constexpr int PACKS = VEC > 1 ? 4 : 16;  // single elements need more loads in flight
         if (packs <= 64 * PACKS) return launch_onepass<T, VEC, PACKS, 64, 1>(x, y);
@@ -90,28 +85,28 @@ static py::object onepass(py::object x_object) {
     return y.object;
 }
 
-static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t blocks, std::int64_t columns) {
+static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t blocks, int BLOCK_N) {
     if (chunks <= blocks) return;
     not_taken("N=" + std::to_string(N) + ": " + std::to_string(blocks) + " blocks hold rows of " +
-              std::to_string(columns) + " columns");
+              std::to_string(blocks * BLOCK_N) + " columns");
 }
 
 // Several blocks share a row: up to as long as all resident blocks can hold.
 static py::object split(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
-    const std::int64_t M = x.shape[0], N = x.shape[1];
+    const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
     dispatch_vec(x, [&](auto zero, auto VEC_) {
         using T = decltype(zero);
         constexpr int VEC = VEC_, THREADS = 128, PACKS = VEC > 1 ? 4 : 16;
         constexpr int BLOCKS = 4;  // per multiprocessor, by __launch_bounds__: all must be resident
-        const std::int64_t chunks = ceil_div(N, THREADS * PACKS * VEC);
-        const std::int64_t blocks = BLOCKS * multiprocessors(x);
-        check_chunks(N, chunks, blocks, N * blocks / chunks);
-        const Tensor of_chunk = x.zeros(M * chunks);
+        constexpr int BLOCK_N = THREADS * PACKS * VEC;
+        const std::int64_t chunks = ceil_div(N, BLOCK_N), blocks = BLOCKS * multiprocessors(x);
+        check_chunks(N, chunks, blocks, BLOCK_N);
+        const Tensor of_chunk = x.zeros(M * chunks, "int64");
         launch(x, {std::min(blocks, M * chunks), THREADS},
                softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
-               x.strides[0], int(chunks), of_chunk.data<word_t>());
+               x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }
@@ -119,21 +114,19 @@ static py::object split(py::object x_object) {
 // x with 16-byte aligned rows; a copy if they are not.
 static Tensor checked_for_tma(const py::object& x_object) {
     const Tensor x = checked(x_object);
-    const int pack = 16 / x.element_size;
-    if (x.shape[1] % pack != 0) {
-        not_taken("N=" + std::to_string(x.shape[1]) + ": TMA copies 16 bytes, " + std::to_string(pack) +
+    const int pack = 16 / x.element_size();
+    if (x.shape(1) % pack != 0) {
+        not_taken("N=" + std::to_string(x.shape(1)) + ": TMA copies 16 bytes, " + std::to_string(pack) +
                   " columns, at a time");
     }
     if (vec(x) == pack) return x;
-    py::dict options;
-    options["memory_format"] = py::module_::import("torch").attr("contiguous_format");
-    return Tensor(x.object.attr("clone")(**options));
+    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
 }
 
 // The blocks of a cluster share a row: up to 16 x 208 KB.
 static py::object cluster(py::object x_object) {
     const Tensor x = checked_for_tma(x_object), y = x.empty_like();
-    const std::int64_t M = x.shape[0], N = x.shape[1];
+    const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
@@ -151,7 +144,7 @@ static py::object cluster(py::object x_object) {
             const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
             launch(x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
                    softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
-                   x.strides[0], slice_tiles * BLOCK_N);
+                   x.stride(0), slice_tiles * BLOCK_N);
         };
         if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
         if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());
@@ -164,7 +157,7 @@ static py::object cluster(py::object x_object) {
 // As split, with TMA prefetch into a ring in shared memory.
 static py::object ring(py::object x_object) {
     const Tensor x = checked_for_tma(x_object), y = x.empty_like();
-    const std::int64_t M = x.shape[0], N = x.shape[1];
+    const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
@@ -173,13 +166,13 @@ static py::object ring(py::object x_object) {
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T), SHARED_BYTES = SLOTS * BLOCK_N * sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N);
         int most = 0;
-        check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, x.device));
+        check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, x.device()));
         const int resident = std::min(BLOCKS, most / SHARED_BYTES);
-        const std::int64_t blocks = std::min<std::int64_t>(resident * multiprocessors(x), M * chunks);
-        check_chunks(N, chunks, (LAG - 1) * blocks, (LAG - 1) * blocks * BLOCK_N);
-        const Tensor of_chunk = x.zeros(M * chunks);
-        launch(x, {blocks, THREADS, SHARED_BYTES}, softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>,
-               x.data<T>(), y.data<T>(), M, N, x.strides[0], int(chunks), of_chunk.data<word_t>());
+        const std::int64_t blocks = resident * multiprocessors(x);
+        check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N);
+        const Tensor of_chunk = x.zeros(M * chunks, "int64");
+        launch(x, {std::min(blocks, M * chunks), THREADS, SHARED_BYTES}, softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>,
+               x.data<T>(), y.data<T>(), M, N, x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }

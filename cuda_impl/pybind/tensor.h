@@ -1,5 +1,6 @@
-// Torch tensors for C++ host code without torch's headers: the values that a launch needs are read from the
-// Python objects. So a module builds in seconds and works with every version of torch.
+// Torch tensors for C++ host code without torch's headers: their layout comes through DLPack's C exchange API, at
+// a twentieth of the cost of Python attributes.  So a module builds in seconds and works with every version
+// of torch that has it.
 //
 // The same file compiles with nvcc, and with g++ against host/'s replacement of the CUDA runtime.
 #pragma once
@@ -17,42 +18,23 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "dlpack.h"
 
 namespace py = pybind11;
 
-// Attributes used in every call, created once: creating a string costs more than the lookup.
+// Looked up once: an attribute of a module costs more than what is done with it.
 struct Torch {
     py::module_ torch = py::module_::import("torch");
     py::object tensor = torch.attr("Tensor");
     py::object strided = torch.attr("strided");
-    py::object fp32 = torch.attr("float32");
-    py::object fp16 = torch.attr("float16");
-    py::object bf16 = torch.attr("bfloat16");
-    py::object int64 = torch.attr("int64");
     py::object empty_like = torch.attr("empty_like");
+    py::tuple memory_format = py::make_tuple("memory_format");
     py::object dense = torch.attr("contiguous_format");
-    py::object zeros = torch.attr("zeros");
+    const DLPackExchangeAPI* dlpack = static_cast<const DLPackExchangeAPI*>(
+        PyCapsule_GetPointer(tensor.attr("__dlpack_c_exchange_api__").ptr(), "dlpack_exchange_api"));
 
-    py::str contiguous = name("contiguous");
-    py::str data_ptr = name("data_ptr");
-    py::str device = name("device");
-    py::str dtype = name("dtype");
-    py::str element_size = name("element_size");
-    py::str get_device = name("get_device");
-    py::str layout = name("layout");
-    py::str shape = name("shape");
-    py::str stride = name("stride");
-#ifdef HOST_BUILD
-    py::str is_here = name("is_cpu");
-#else
-    py::str is_here = name("is_cuda");
-#endif
-    py::tuple of_empty_like = py::make_tuple(name("memory_format"));
-    py::tuple of_zeros = py::make_tuple(name("dtype"), name("device"));
-
-    static py::str name(const char* text) {
-        return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(text));
-    }
     static const Torch& get() {
         static const Torch& names = *new Torch();  // never destroyed: Python ends before static objects do
         return names;
@@ -65,107 +47,69 @@ inline py::object made(PyObject* object) {
     return py::reinterpret_steal<py::object>(object);
 }
 
-inline py::object get(py::handle object, const py::str& attribute) {
-    return made(PyObject_GetAttr(object.ptr(), attribute.ptr()));
-}
-
-inline py::object call(py::handle object, const py::str& method) {
-    return made(PyObject_CallMethodNoArgs(object.ptr(), method.ptr()));
-}
-
 enum class Element { FP32, FP16, BF16, OTHER };
 
-constexpr int MAX_DIMS = 8;
-using Sizes = std::array<std::int64_t, MAX_DIMS>;  // 0 past the tensor's dimensions
-
-// Reads the first MAX_DIMS numbers of a tuple of integers, and returns its length.
-inline int read(const py::object& from, Sizes& sizes) {
-    const auto numbers = py::reinterpret_borrow<py::tuple>(from);
-    const std::size_t count = std::min(numbers.size(), sizes.size());
-    for (std::size_t i = 0; i < count; ++i) sizes[i] = numbers[i].cast<std::int64_t>();
-    return int(numbers.size());
-}
+#ifdef HOST_BUILD
+constexpr DLDeviceType HERE = kDLCPU;
+#else
+constexpr DLDeviceType HERE = kDLCUDA;
+#endif
 
 struct Tensor {
     py::object object;
-    std::uintptr_t address = 0;
-    int device = -1;  // -1: the CPU
-    Element element = Element::OTHER;
-    int element_size = 0;
-    int ndim = 0;
-    Sizes shape{};
-    Sizes strides{};  // in elements
+    DLTensor view{};  // points to the sizes and strides that the object holds
 
     Tensor() = default;
     explicit Tensor(py::object from) : object(std::move(from)) {
-        const Torch& torch = Torch::get();
-        const py::object dtype = get(object, torch.dtype);
-        element = dtype.is(torch.fp32)   ? Element::FP32
-                  : dtype.is(torch.fp16) ? Element::FP16
-                  : dtype.is(torch.bf16) ? Element::BF16
-                                         : Element::OTHER;
-        element_size = element == Element::FP32    ? 4
-                       : element != Element::OTHER ? 2
-                                                   : call(object, torch.element_size).cast<int>();
-        address = call(object, torch.data_ptr).cast<std::uintptr_t>();
-        device = call(object, torch.get_device).cast<int>();
-        ndim = read(get(object, torch.shape), shape);
-        read(call(object, torch.stride), strides);
+        if (Torch::get().dlpack->dltensor_from_py_object_no_sync(object.ptr(), &view) != 0) {
+            throw py::error_already_set();
+        }
     }
 
-    std::int64_t numel() const {
-        std::int64_t count = 1;
-        for (int i = 0; i < ndim; ++i) count *= shape[i];
-        return count;
-    }
-    Sizes dense_strides() const {
-        Sizes found{};
-        std::int64_t step = 1;
-        for (int i = ndim - 1; i >= 0; --i) {
-            found[i] = step;
-            step *= std::max<std::int64_t>(shape[i], 1);
-        }
-        return found;
-    }
+    std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(view.data) + view.byte_offset; }
     template <typename T>
     T* data() const {
-        return reinterpret_cast<T*>(address);
+        return reinterpret_cast<T*>(address());
+    }
+    int device() const { return HERE == kDLCUDA ? view.device.device_id : -1; }
+    int element_size() const { return view.dtype.bits / 8; }
+    std::int64_t shape(int dim) const { return view.shape[dim]; }
+    std::int64_t stride(int dim) const { return view.strides[dim]; }  // in elements
+    Element element() const {
+        if (view.dtype.code == kDLFloat && view.dtype.bits == 32) return Element::FP32;
+        if (view.dtype.code == kDLFloat && view.dtype.bits == 16) return Element::FP16;
+        return view.dtype.code == kDLBfloat ? Element::BF16 : Element::OTHER;
+    }
+    std::int64_t numel() const {
+        std::int64_t count = 1;
+        for (int i = 0; i < view.ndim; ++i) count *= view.shape[i];
+        return count;
+    }
+    bool is_contiguous() const {
+        std::int64_t step = 1;
+        for (int i = view.ndim - 1; i >= 0; --i) {
+            if (view.shape[i] != 1 && view.strides[i] != step) return false;
+            step *= std::max<std::int64_t>(view.shape[i], 1);
+        }
+        return true;
     }
     // This tensor if it is contiguous, else a contiguous copy.
-    Tensor contiguous() const {
-        return strides == dense_strides() ? *this : Tensor(call(object, Torch::get().contiguous));
-    }
+    Tensor contiguous() const { return is_contiguous() ? *this : Tensor(object.attr("contiguous")()); }
     // A new contiguous tensor of the same shape, dtype and device.
     Tensor empty_like() const {
         const Torch& torch = Torch::get();
-        Tensor fresh = *this;  // copies shape, dtype and device
-        fresh.strides = dense_strides();
-        if (strides == fresh.strides) {
-            // Contiguous by default: the keyword argument would cost a tenth of a call.
-            fresh.object = made(PyObject_CallOneArg(torch.empty_like.ptr(), object.ptr()));
-        } else {
-            PyObject* arguments[] = {object.ptr(), torch.dense.ptr()};
-            PyObject* keywords = torch.of_empty_like.ptr();
-            fresh.object = made(PyObject_Vectorcall(torch.empty_like.ptr(), arguments, 1, keywords));
-        }
-        fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
-        return fresh;
+        // Contiguous by default: the keyword argument would cost a tenth of a call.
+        if (is_contiguous()) return Tensor(made(PyObject_CallOneArg(torch.empty_like.ptr(), object.ptr())));
+        PyObject* arguments[] = {object.ptr(), torch.dense.ptr()};
+        return Tensor(
+            made(PyObject_Vectorcall(torch.empty_like.ptr(), arguments, 1, torch.memory_format.ptr())));
     }
-    // `count` new 64-bit integers on the same device, all 0.
-    Tensor zeros(std::int64_t count) const {
-        const Torch& torch = Torch::get();
-        const py::int_ size(count);
-        const py::object on = get(object, torch.device);
-        PyObject* arguments[] = {size.ptr(), torch.int64.ptr(), on.ptr()};
-        Tensor fresh;
-        fresh.object = made(PyObject_Vectorcall(torch.zeros.ptr(), arguments, 1, torch.of_zeros.ptr()));
-        fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
-        fresh.device = device;
-        fresh.element_size = 8;
-        fresh.ndim = 1;
-        fresh.shape[0] = count;
-        fresh.strides[0] = 1;
-        return fresh;
+    // A new tensor of this shape and dtype on the same device; `zeros` also fills it.
+    Tensor empty(const py::tuple& shape, const char* dtype) const {
+        return Tensor(object.attr("new_empty")(shape, py::arg("dtype") = Torch::get().torch.attr(dtype)));
+    }
+    Tensor zeros(std::int64_t count, const char* dtype) const {
+        return Tensor(object.attr("new_zeros")(count, py::arg("dtype") = Torch::get().torch.attr(dtype)));
     }
 };
 
@@ -183,24 +127,25 @@ template <std::size_t COUNT>
     throw std::runtime_error(std::string(op) + ": these arguments are not taken");
 }
 
+inline bool are_alike(const Tensor& x, const Tensor& y) {
+    return x.element() == y.element() && x.view.device.device_id == y.view.device.device_id &&
+           std::equal(x.view.shape, x.view.shape + x.view.ndim, y.view.shape, y.view.shape + y.view.ndim);
+}
+
 // The arguments as tensors, all of one dtype, shape and device, with `ndim` dimensions. Otherwise raises a
 // TypeError or ValueError that names the argument. The first one's device has selected this module.
 template <std::size_t COUNT>
 std::array<Tensor, COUNT> check_same(const char* op, int ndim, const Named (&arguments)[COUNT]) {
-    const Torch& torch = Torch::get();
     std::array<Tensor, COUNT> tensors;
-    const Tensor& first = tensors[0];
     for (std::size_t i = 0; i < COUNT; ++i) {
-        const py::handle object = arguments[i].object;
-        if (!py::isinstance(object, torch.tensor) || !get(object, torch.layout).is(torch.strided)) {
+        try {
+            tensors[i] = Tensor(py::reinterpret_borrow<py::object>(arguments[i].object));
+        } catch (py::error_already_set&) {  // no tensor, none with strides, or none in memory
             refuse(op, ndim, arguments);
         }
-        tensors[i] = Tensor(py::reinterpret_borrow<py::object>(object));
         const Tensor& tensor = tensors[i];
-        const bool good = tensor.element != Element::OTHER && tensor.ndim == ndim &&
-                          tensor.element == first.element && tensor.shape == first.shape &&
-                          tensor.device == first.device &&
-                          (i == 0 || get(object, torch.is_here).ptr() == Py_True);
+        const bool good = tensor.element() != Element::OTHER && tensor.view.ndim == ndim &&
+                          tensor.view.device.device_type == HERE && are_alike(tensor, tensors[0]);
         if (!good) refuse(op, ndim, arguments);
     }
     return tensors;
@@ -209,7 +154,7 @@ std::array<Tensor, COUNT> check_same(const char* op, int ndim, const Named (&arg
 // Calls `function` with a value of the tensor's element type: `[&](auto zero) { using T = decltype(zero); }`.
 template <typename Function>
 void dispatch(const Tensor& tensor, Function function) {
-    switch (tensor.element) {
+    switch (tensor.element()) {
         case Element::FP32:
             return function(float());
         case Element::FP16:
@@ -221,25 +166,47 @@ void dispatch(const Tensor& tensor, Function function) {
     }
 }
 
+[[noreturn]] inline void not_taken(const std::string& why) {
+    PyErr_SetString(PyExc_NotImplementedError, why.c_str());
+    throw py::error_already_set();
+}
+
 inline void check(cudaError_t error) {
     if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
 inline int multiprocessors(const Tensor& tensor) {
     static std::map<int, int> known;
-    const auto found = known.find(tensor.device);
+    const auto found = known.find(tensor.device());
     if (found != known.end()) return found->second;
     int count = 0;
-    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, tensor.device));
-    return known[tensor.device] = count;
+    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, tensor.device()));
+    return known[tensor.device()] = count;
 }
 
-inline cudaStream_t current_stream(int device) {
-    if (device < 0) return nullptr;
-    static const py::object& ask =
-        *new py::object(py::module_::import("torch._C").attr("_cuda_getCurrentRawStream"));
-    return reinterpret_cast<cudaStream_t>(ask(device).cast<std::uintptr_t>());
+// Torch's current stream of the tensor's device.
+inline cudaStream_t current_stream(const Tensor& tensor) {
+    void* stream = nullptr;
+    if (HERE == kDLCUDA && Torch::get().dlpack->current_work_stream(kDLCUDA, tensor.device(), &stream) != 0) {
+        throw py::error_already_set();
+    }
+    return static_cast<cudaStream_t>(stream);
 }
+
+// Makes a device the current one for as long as it lives.
+class OnDevice {
+  public:
+    explicit OnDevice(int device) : device_(device), before_(device) {
+        if (device_ >= 0) check(cudaGetDevice(&before_));
+        if (before_ != device_) check(cudaSetDevice(device_));
+    }
+    ~OnDevice() {
+        if (before_ != device_) cudaSetDevice(before_);
+    }
+
+  private:
+    int device_, before_;
+};
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
     return (a + b - 1) / b;
@@ -252,27 +219,33 @@ struct LaunchShape {
     int cluster = 1;  // sizes above 8 are not portable and need a kernel attribute
 };
 
+// Lets a kernel have so much dynamic shared memory and such clusters on the current device, which is `device`.
+inline void allow([[maybe_unused]] const void* kernel, int device, int shared_bytes, int cluster) {
+#ifndef HOST_BUILD
+    constexpr int ALWAYS_ALLOWED = 32 << 10;  // and what a kernel declares itself, up to 16 KB
+    static std::map<std::pair<int, const void*>, int> allowed;
+    if (shared_bytes > ALWAYS_ALLOWED && allowed[{device, kernel}] < shared_bytes) {
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+        allowed[{device, kernel}] = shared_bytes;
+    }
+    if (cluster > 8) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+#else
+    (void)device, (void)shared_bytes, (void)cluster;
+#endif
+}
+
 // Launches on torch's current stream of `on`'s device.
 template <typename... Parameters, typename... Arguments>
 void launch(const Tensor& on, const LaunchShape& shape, void (*kernel)(Parameters...),
             Arguments... arguments) {
-    int current = on.device;
-    if (on.device >= 0) check(cudaGetDevice(&current));
-    if (current != on.device) check(cudaSetDevice(on.device));
-    constexpr int ALWAYS_ALLOWED = 48 << 10;
-    static std::map<std::pair<int, void (*)(Parameters...)>, int> allowed;
-    if (shape.shared_bytes > ALWAYS_ALLOWED && allowed[{on.device, kernel}] < shape.shared_bytes) {
-        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes));
-        allowed[{on.device, kernel}] = shape.shared_bytes;
+    const OnDevice guard(on.device());
+    if (shape.shared_bytes > 0 || shape.cluster > 1) {
+        allow(reinterpret_cast<const void*>(kernel), on.device(), shape.shared_bytes, shape.cluster);
     }
-    if (shape.cluster > 8)
-        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(shape.blocks));
     config.blockDim = dim3(unsigned(shape.threads));
     config.dynamicSmemBytes = std::size_t(shape.shared_bytes);
-    config.stream = current_stream(on.device);
-    const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
-    if (current != on.device) check(cudaSetDevice(current));
-    check(error);
+    config.stream = current_stream(on);
+    check(cudaLaunchKernelEx(&config, kernel, arguments...));
 }

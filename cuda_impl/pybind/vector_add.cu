@@ -24,11 +24,11 @@ static py::object scalar(py::object x_object, py::object y_object) {
 static py::object vectorized(py::object x_object, py::object y_object) {
     const auto tensors = check_same("vector_add", 1, {{"x", x_object}, {"y", y_object}});
     const Tensor x = tensors[0].contiguous(), y = tensors[1].contiguous();
-    if ((x.address | y.address) % 16 != 0) return scalar(x.object, y.object);
+    if ((x.address() | y.address()) % 16 != 0) return scalar(x.object, y.object);
     const Tensor z = x.empty_like();
     const std::int64_t N = x.numel();
     if (N == 0) return z.object;
-    const int elements = THREADS * PACKS * 16 / x.element_size;  // per block
+    const int elements = THREADS * PACKS * 16 / x.element_size();  // per block
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         launch(x, {ceil_div(N, elements), THREADS}, vector_add_vectorized_kernel<T, PACKS>, x.data<T>(),

@@ -20,14 +20,14 @@ __global__ void compact_end_kernel(T* y_ptr, std::int64_t N, const std::int64_t*
 
 static py::object cub_if(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0].contiguous(), y = x.empty_like();
-    const Tensor count = x.zeros(1);
+    const Tensor count = x.zeros(1, "int64");
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
             return cub::DeviceSelect::If(scratch, bytes, x.data<const T>(), y.data<T>(),
-                                         count.data<std::int64_t>(), x.shape[0], IsKept(), stream);
+                                         count.data<std::int64_t>(), x.shape(0), IsKept(), stream);
         });
-        launch(x, {1, 1}, compact_end_kernel<T>, y.data<T>(), x.shape[0], count.data<const std::int64_t>());
+        launch(x, {1, 1}, compact_end_kernel<T>, y.data<T>(), x.shape(0), count.data<const std::int64_t>());
     });
     return y.object;
 }

@@ -12,11 +12,11 @@ struct ToFloat {
 
 static py::object cub_sum(py::object x_object) {
     const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0].contiguous();
-    const Tensor y = new_empty_fp32(x, {});
+    const Tensor y = x.empty(py::tuple(), "float32");
     dispatch(x, [&](auto zero) {
         const auto* x_ptr = x.data<const decltype(zero)>();
         with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
-            return cub::DeviceReduce::TransformReduce(scratch, bytes, x_ptr, y.data<float>(), x.shape[0],
+            return cub::DeviceReduce::TransformReduce(scratch, bytes, x_ptr, y.data<float>(), x.shape(0),
                                                       cuda::std::plus<>(), ToFloat(), 0.0f, stream);
         });
     });

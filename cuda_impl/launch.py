@@ -1,0 +1,499 @@
+"""The launch table of a CUDA variant: written once, executed through cupy, on the CPU, by a capture, from C++.
+
+A variant is a function from tensors to a `Plan`: the memory that a call allocates, and its launches.  It may
+depend on its arguments' layouts alone (`layout_of`), never on their values, so a plan is made once a layout
+and kept: later calls allocate and launch.  ``cuda_impl/pybind/launcher.h`` keeps and executes the same plans
+in C++.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from compare.inputs import TORCH_DTYPES
+from compare.registry import get_op, implementation
+from cuda_impl import build, loader
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+"""The kernels' ``T``."""
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def int32(*values: int) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, values))
+
+
+def int64(*values: int) -> tuple[np.int64, ...]:
+    return tuple(map(np.int64, values))
+
+
+# --------------------------------------------------------------------------- what a plan consists of
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory that a call allocates, with as much of a tensor's interface as describes its layout."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    strides: tuple[int, ...] = ()
+    """In elements; none: contiguous."""
+    zeroed: bool = False
+    source: torch.Tensor | Buffer | None = None
+    """What it is a copy of."""
+
+    def size(self, dim: int) -> int:
+        return self.shape[dim]
+
+    def stride(self, dim: int | None = None) -> Any:
+        strides = self.strides or dense_strides(self.shape)
+        return strides if dim is None else strides[dim]
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """0: PyTorch aligns what it allocates to 64 bytes or more."""
+        return 0
+
+
+Tensor = torch.Tensor | Buffer
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a contiguous tensor."""
+    steps = [max(size, 1) for size in shape[1:]]
+    return tuple(math.prod(steps[i:]) for i in range(len(shape)))
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Buffer:
+    return Buffer(tuple(shape), dtype, device)
+
+
+def empty_like(x: Tensor) -> Buffer:
+    """Contiguous, of x's shape and dtype."""
+    return Buffer(tuple(x.shape), x.dtype, x.device)
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Buffer:
+    return Buffer(tuple(shape), dtype, device, zeroed=True)
+
+
+def zeros_like(x: Tensor) -> Buffer:
+    return Buffer(tuple(x.shape), x.dtype, x.device, zeroed=True)
+
+
+def copied(x: Tensor, strides: Sequence[int] = ()) -> Buffer:
+    """A copy of x with these strides: contiguous without."""
+    return Buffer(tuple(x.shape), x.dtype, x.device, tuple(strides), source=x)
+
+
+class Offset(NamedTuple):
+    """The address so many bytes into a tensor."""
+
+    tensor: Tensor
+    offset_bytes: int
+
+
+class Mapped(NamedTuple):
+    """A tensor map for TMA: ``encode(address)`` gives its 128 bytes."""
+
+    tensor: Tensor
+    encode: Callable[[int], np.void]
+
+
+Argument = torch.Tensor | Buffer | Offset | Mapped | np.generic
+"""A tensor stands for its address; a number states its size: ``np.int64(N)``."""
+
+
+class Launch(NamedTuple):
+    kernel: Instance
+    grid: int
+    """Blocks; without any there is nothing to launch."""
+    block: int
+    """Threads per block."""
+    args: tuple[Argument, ...]
+    shared_bytes: int = 0
+    """Dynamic shared memory per block."""
+    cluster: int = 1
+    """Blocks per cluster; above 8 the launch needs a kernel attribute."""
+    overlap: bool = False
+    """Programmatic dependent launch: as of `cuda_impl.loader.kernel`."""
+
+
+class Plan:
+    """The outputs of a call and its launches, in order; without launches where no output has an element."""
+
+    def __init__(self, result: Buffer | tuple[Buffer, ...], *launches: Launch) -> None:
+        self.result = result
+        outputs = result if isinstance(result, tuple) else (result,)
+        some = any(output.numel() for output in outputs)
+        self.launches = tuple(launch for launch in launches if launch.grid > 0) if some else ()
+
+
+class Instance(str):
+    """A kernel as a C++ expression: ``softmax_online_kernel<float, 4, 1024>``."""
+
+    source: str
+    """The op whose file has it; empty: the variant's."""
+
+
+class Kernel:
+    """A kernel template, and the template arguments that its launches choose among.
+
+    Args:
+        template: ``"softmax_online_kernel<{T}, {VEC}, 1024>"``; ``{T}`` is the C++ type of a dtype.
+        dtypes: those that it is built for.
+        source: the op whose file has it, where that is another than the variant's.
+        choices: for each further field its values, or a function to them from ``T``, the dtype, and the
+            fields before.
+    """
+
+    def __init__(
+        self,
+        template: str,
+        dtypes: Sequence[torch.dtype] = tuple(CTYPES),
+        source: str = "",
+        **choices: Sequence[object] | Callable[..., Iterable[object]],
+    ) -> None:
+        self.template, self.dtypes, self.source, self._choices = template, dtypes, source, choices
+
+    def __call__(self, dtype: torch.dtype | None = None, **chosen: object) -> Instance:
+        """An instance for a dtype and these template arguments."""
+        words = {name: _cpp(value) for name, value in chosen.items()}
+        instance = Instance(self.template.format(T=CTYPES.get(dtype, ""), **words))  # type: ignore[arg-type]
+        instance.source = self.source
+        return instance
+
+    def instances(self, dtype: torch.dtype) -> Iterator[Instance]:
+        """Those that a module for this dtype holds."""
+        if "{T}" in self.template and dtype not in self.dtypes:
+            return
+        chosen: list[dict[str, object]] = [{}]
+        for name, choices in self._choices.items():
+            chosen = [
+                {**before, name: value}
+                for before in chosen
+                for value in (choices(dtype, **before) if callable(choices) else choices)
+            ]
+        yield from dict.fromkeys(self(dtype, **each) for each in chosen)
+
+
+def _cpp(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_cpp, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --------------------------------------------------------------------------- variants
+
+Plans = Callable[..., Plan]
+Run = Callable[..., Any]
+
+
+def variant(
+    op: str, name: str, *, kernels: Sequence[Kernel], **declared: Any
+) -> Callable[[Plans], Variant]:
+    """Register ``cupy.<name>`` of an op: a function from tensors to a `Plan`.
+
+    Args:
+        op: the op's name, and of the file with its kernels.
+        name: the variant's.
+        kernels: those that it launches, also where it falls back to another variant.
+        declared: as of `compare.registry.implementation`.
+    """
+
+    def registered(plan: Plans) -> Variant:
+        made = Variant(op, plan, kernels)
+        implementation(op, f"cupy.{name}", **declared)(made.run)
+        return made
+
+    return registered
+
+
+class Variant:
+    """A launch table: `plan` makes a call's plan, and the object itself is called with tensors."""
+
+    def __init__(self, op: str, plan: Plans, kernels: Sequence[Kernel]) -> None:
+        self.op, self.plan, self.kernels = op, plan, tuple(kernels)
+        self.run = _through_python(self)
+        functools.update_wrapper(self, plan)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.run(*args, **options)
+
+
+def _through_python(table: Variant) -> Run:
+    """The variant's function of tensors: plans of calls on a GPU are kept, as a launch must be cheap."""
+    ready: dict[object, Run] = {}
+
+    @functools.wraps(table.plan)
+    def run(*args: Any, **options: Any) -> Any:
+        try:
+            # Inline: a call of layout_of would take half a microsecond of a launch of ten.
+            key = (
+                tuple([(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device) for x in args])
+                if not options
+                else layout_of(args, options)
+            )
+            call = ready[key]
+        except (AttributeError, KeyError, RuntimeError, TypeError):  # no such layout yet, or no such tensor
+            tensors = tensors_of(args, options)
+            planned = Planned(table.op, table.plan(*args, **options), tensors)
+            call = planned.through_python()
+            if all(x.is_cuda for x in tensors):
+                ready[layout_of(args, options)] = call
+        else:
+            if not options:
+                return call(*args)
+            tensors = tensors_of(args, options)
+        return call(*tensors)
+
+    run.variant = table  # type: ignore[attr-defined]
+    return run
+
+
+def layout_of(args: Sequence[Any], options: dict[str, Any]) -> tuple[object, ...]:
+    """What a plan may depend on: of a tensor its dtype, shape, strides, device, and address modulo 16."""
+    if not options:
+        return tuple([(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device) for x in args])
+    return (*map(_layout, args), *((name, _layout(value)) for name, value in options.items()))
+
+
+def _layout(value: Any) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_layout, value))
+    if not isinstance(value, torch.Tensor):
+        return type(value), value
+    return value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.device
+
+
+def tensors_of(args: Sequence[Any], options: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments, in order; those of a tuple one by one."""
+    values = (each for value in (*args, *options.values()) for each in _each(value))
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+# --------------------------------------------------------------------------- execution
+
+
+class Planned:
+    """A plan with its buffers in the order in which a call makes them, each known by its number.
+
+    Numbers below ``len(tensors)`` are the arguments'.
+
+    Raises:
+        ValueError: a launch takes a tensor that is neither an argument nor a buffer.
+    """
+
+    def __init__(self, op: str, plan: Plan, tensors: Sequence[torch.Tensor]) -> None:
+        self.op, self.plan, self.tensors = op, plan, tensors
+        self.buffers: list[Buffer] = []
+        self._numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+        for launch in plan.launches:
+            for argument in launch.args:
+                if not isinstance(argument, np.generic):
+                    self._add(argument.tensor if isinstance(argument, (Offset, Mapped)) else argument)
+        for output in _each(plan.result):
+            self._add(output)
+
+    def _add(self, tensor: Tensor) -> None:
+        if id(tensor) in self._numbers:
+            return
+        if not isinstance(tensor, Buffer):
+            raise ValueError(f"{self.op}: a launch takes a tensor that the plan did not get or allocate")
+        if tensor.source is not None:
+            self._add(tensor.source)
+        self._numbers[id(tensor)] = len(self.tensors) + len(self.buffers)
+        self.buffers.append(tensor)
+
+    def number(self, tensor: Tensor) -> int:
+        return self._numbers[id(tensor)]
+
+    def result(self) -> int | tuple[int, ...]:
+        """The number of the output, or the outputs'."""
+        outputs = self.plan.result
+        return tuple(map(self.number, outputs)) if isinstance(outputs, tuple) else self.number(outputs)
+
+    def kernel(self, launch: Launch) -> loader.Kernel:
+        device = self.buffers[-1].device
+        source, name = launch.kernel.source or self.op, str(launch.kernel)
+        return loader.kernel(source, name, device, cluster=launch.cluster, overlap=launch.overlap)
+
+    def model(self, buffer: Buffer) -> tuple[int, bool]:
+        """The number of the tensor that a buffer is made of, and whether it is ``torch.empty_like`` of it."""
+        if buffer.source is not None:
+            return self.number(buffer.source), False
+        for number, x in enumerate(self.tensors):
+            if x.shape == buffer.shape and x.dtype == buffer.dtype and x.is_contiguous():
+                return number, True
+        return 0, False
+
+    def maker(self, buffer: Buffer) -> tuple[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """The number of the tensor that a buffer is made of, and a function of it."""
+        number, is_like = self.model(buffer)
+        if buffer.source is not None:
+            return number, functools.partial(copy_of, buffer=buffer)
+        make: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
+        if not is_like:
+            make = functools.partial(_empty, shape=buffer.shape, dtype=buffer.dtype)
+        return number, functools.partial(_zeroed, make) if buffer.zeroed else make
+
+    def through_python(self) -> Run:
+        """A function of the call's tensors that allocates, launches and returns the outputs."""
+        makers = [self.maker(buffer) for buffer in self.buffers]
+        launches = [
+            (self.kernel(each), (each.grid,), (each.block,), self._addressed(each.args), each.shared_bytes)
+            for each in self.plan.launches
+        ]
+        result = self.result()
+
+        def call(*tensors: torch.Tensor) -> Any:
+            held = [*tensors]
+            for number, make in makers:
+                held.append(make(held[number]))  # noqa: PERF401 - a copy may be of a buffer before
+            for run, grid, block, args, shared_bytes in launches:
+                run(grid, block, args(held), shared_bytes)
+            return held[result] if isinstance(result, int) else tuple([held[number] for number in result])
+
+        return call
+
+    def _addressed(self, args: Sequence[Argument]) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+        """A function from tensors to a launch's arguments."""
+        kept: list[Any] = list(args)
+        addresses: list[tuple[int, int]] = []
+        others: list[tuple[int, int, Callable[[int], Any]]] = []
+        for place, argument in enumerate(args):
+            if isinstance(argument, Offset):
+                others.append((place, self.number(argument.tensor), argument.offset_bytes.__add__))
+            elif isinstance(argument, Mapped):
+                others.append((place, self.number(argument.tensor), argument.encode))
+            elif not isinstance(argument, np.generic):
+                addresses.append((place, self.number(argument)))
+
+        def addressed(held: Sequence[torch.Tensor]) -> list[Any]:
+            given = kept.copy()
+            for place, number in addresses:
+                given[place] = held[number].data_ptr()
+            for place, number, of in others:
+                given[place] = of(held[number].data_ptr())
+            return given
+
+        return addressed
+
+
+def _empty(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if x.is_meta:  # new_empty would import sympy there, which takes seconds
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return x.new_empty(shape) if x.dtype is dtype else x.new_empty(shape, dtype=dtype)
+
+
+def _zeroed(make: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    memory = make(x)
+    if not memory.is_cuda:
+        return memory.zero_()
+    stream = torch._C._cuda_getCurrentRawStream(memory.get_device())
+    build.cupy().cuda.runtime.memsetAsync(memory.data_ptr(), 0, memory.nbytes, stream)
+    return memory
+
+
+def copy_of(x: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+    """A copy of x in the layout of a buffer; rows are padded to whole strides."""
+    strides = buffer.stride()
+    extent = max(map(math.prod, zip(buffer.shape, strides, strict=True)), default=1)
+    memory = _empty(x, (extent if buffer.numel() else 0,), x.dtype)
+    return memory.as_strided(buffer.shape, strides).copy_(x)
+
+
+# --------------------------------------------------------------------------- the same from C++
+
+_MODULE = """\
+// Generated from cuda_impl/launches/{op}.py: the kernels of its launch tables, which launcher.h launches.
+{includes}
+
+#include "launcher.h"
+
+template <typename... Parameters>
+const void* address_of(void (*kernel)(Parameters...)) {{
+    return reinterpret_cast<const void*>(kernel);
+}}
+
+PYBIND11_MODULE({op}, m) {{
+    Kernels kernels;
+{kernels}
+    define_launcher(m, std::move(kernels));
+}}
+"""
+
+
+def module_text(op: str, dtype: str = "") -> str:
+    """The C++ of an op's module: its tables' kernels for a dtype, ``bf16``, or for all that the op takes."""
+    module = importlib.import_module(f"cuda_impl.launches.{op}")
+    tables = (each for each in vars(module).values() if isinstance(each, Variant) and each.op == op)
+    kernels = dict.fromkeys(kernel for table in tables for kernel in table.kernels)
+    dtypes = [TORCH_DTYPES[name] for name in ([dtype] if dtype else get_op(op).dtypes)]
+    instances = dict.fromkeys(name for each in dtypes for kernel in kernels for name in kernel.instances(each))
+    sources = dict.fromkeys((op, *(instance.source or op for instance in instances)))
+    return _MODULE.format(
+        op=op,
+        includes="\n".join(f'#include "{source}.cuh"' for source in sources),
+        kernels="\n".join(f'    kernels["{name}"] = address_of({name});' for name in instances),
+    )
+
+
+def encoded(table: Variant, *args: Any, **options: Any) -> tuple[list[object], list[object], object]:
+    """A call's plan as launcher.h reads it: memory to make, launches, and the outputs' numbers."""
+    planned = Planned(table.op, table.plan(*args, **options), tensors_of(args, options))
+    return (
+        [_encoded_buffer(planned, buffer) for buffer in planned.buffers],
+        [_encoded_launch(planned, launch) for launch in planned.plan.launches],
+        planned.result(),
+    )
+
+
+def _encoded_buffer(planned: Planned, buffer: Buffer) -> tuple[object, ...]:
+    number, is_like = planned.model(buffer)
+    zeroed_bytes = buffer.numel() * buffer.element_size() if buffer.zeroed else 0
+    if buffer.source is not None:
+        return number, None, None, functools.partial(copy_of, buffer=buffer), 0
+    return number, None if is_like else buffer.shape, buffer.dtype, None, zeroed_bytes
+
+
+def _encoded_launch(planned: Planned, launch: Launch) -> tuple[object, ...]:
+    on_gpu = planned.tensors[0].is_cuda
+    kernel = str(launch.kernel) if on_gpu else planned.kernel(launch)
+    args = [_encoded_argument(planned, argument) for argument in launch.args]
+    return kernel, launch.grid, launch.block, args, launch.shared_bytes, launch.cluster, launch.overlap
+
+
+def _encoded_argument(planned: Planned, argument: Argument) -> tuple[int, int, object]:
+    if isinstance(argument, np.generic):
+        return -1, 0, argument
+    if isinstance(argument, Offset):
+        return planned.number(argument.tensor), argument.offset_bytes, None
+    if isinstance(argument, Mapped):
+        return planned.number(argument.tensor), 0, argument.encode
+    return planned.number(argument), 0, None

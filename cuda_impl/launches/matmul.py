@@ -1,0 +1,426 @@
+"""matmul in CUDA: ``a[M,K], b[K,N] -> c[M,N]``, with the kernels of ``kernels/matmul/``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from compare.arguments import check_product
+from compare.device import arch, capability, multiprocessors
+from cuda_impl.launch import (
+    HALVES,
+    Argument,
+    Buffer,
+    Instance,
+    Kernel,
+    Launch,
+    Plan,
+    Tensor,
+    ceil_div,
+    empty,
+    int32,
+    int64,
+    variant,
+    zeros,
+)
+from cuda_impl.layouts import aligned, check_tensor_cores
+from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
+
+
+class Product(NamedTuple):
+    M: int
+    N: int
+    K: int
+    c: Buffer
+
+
+def checked(a: Tensor, b: Tensor) -> Product:
+    """The sizes, and an uninitialised c."""
+    check_product("matmul", a, b)
+    (M, K), N = a.shape, b.shape[1]
+    return Product(M, N, K, empty((M, N), a.dtype, a.device))
+
+
+# --------------------------------------------------------------------------- any strides, element by element
+
+MOST_PRODUCTS = 1 << 37
+
+
+def by_elements(run: Instance, a: Tensor, b: Tensor, BLOCK_M: int, BLOCK_N: int, THREADS: int) -> Plan:
+    """Tiles of BLOCK_M x BLOCK_N elements, for any strides."""
+    M, N, K, c = checked(a, b)
+    if THREADS >= BLOCK_M * BLOCK_N and M * N * K > MOST_PRODUCTS:  # an element per thread
+        raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
+    args = (a, b, c, *int64(M, N, K, *a.stride(), *b.stride()))
+    return Plan(c, Launch(run, ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), THREADS, args))
+
+
+NAIVE = Kernel("matmul_naive_kernel<{T}, 256>")
+
+
+@variant("matmul", "naive", kernels=[NAIVE], level="naive", algorithm="a dot product per element")
+def naive(a: Tensor, b: Tensor) -> Plan:
+    """One element per thread; a warp's threads on consecutive rows: uncoalesced."""
+    return by_elements(NAIVE(a.dtype), a, b, 32, 8, 256)
+
+
+COALESCED = Kernel("matmul_coalesced_kernel<{T}, 256>")
+
+
+@variant("matmul", "coalesced", kernels=[COALESCED], level="naive")
+def coalesced(a: Tensor, b: Tensor) -> Plan:
+    """One element per thread; a warp's threads on consecutive columns: coalesced."""
+    return by_elements(COALESCED(a.dtype), a, b, 8, 32, 256)
+
+
+SHARED = Kernel("matmul_shared_kernel<{T}, 32>")
+
+
+@variant("matmul", "shared", kernels=[SHARED], level="tiled")
+def shared(a: Tensor, b: Tensor) -> Plan:
+    """One tile per block, from tiles in shared memory."""
+    return by_elements(SHARED(a.dtype), a, b, 32, 32, 1024)
+
+
+BLOCKTILE = Kernel("matmul_blocktile_kernel<{T}, 128, 128, 16, 8, 8>")
+
+
+@variant("matmul", "blocktile", kernels=[BLOCKTILE], level="tiled")
+def blocktile(a: Tensor, b: Tensor) -> Plan:
+    """A tile per thread, in registers."""
+    return by_elements(BLOCKTILE(a.dtype), a, b, 128, 128, 128 * 128 // (8 * 8))
+
+
+# --------------------------------------------------------------------------- 16-byte vectorized access
+
+BOOLS = (True, False)
+
+
+class Operands(NamedTuple):
+    """Two matrices as `aligned` gives them."""
+
+    a: Tensor
+    A_BY_ROWS: bool
+    lda: int
+    b: Tensor
+    B_BY_ROWS: bool
+    ldb: int
+
+    @property
+    def layouts(self) -> dict[str, bool]:
+        """Template arguments."""
+        return {"A_BY_ROWS": self.A_BY_ROWS, "B_BY_ROWS": self.B_BY_ROWS}
+
+
+def operands(a: Tensor, b: Tensor) -> Operands:
+    return Operands(*aligned(a), *aligned(b))
+
+
+LAYOUTS = {"A_BY_ROWS": BOOLS, "B_BY_ROWS": BOOLS}
+VECTORIZED = Kernel("matmul_vectorized_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, 128, 128, 16, 8, 8>", **LAYOUTS)
+
+
+@variant("matmul", "vectorized", kernels=[VECTORIZED], level="tiled")
+def vectorized(a: Tensor, b: Tensor) -> Plan:
+    """A tile per thread, by accesses of 16 bytes."""
+    M, N, K, c = checked(a, b)
+    of = operands(a, b)
+    args = (of.a, of.b, c, *int64(M, N, K, of.lda, of.ldb))
+    run = VECTORIZED(a.dtype, **of.layouts)
+    return Plan(c, Launch(run, ceil_div(M, 128) * ceil_div(N, 128), 128 * 128 // (8 * 8), args))
+
+
+def cp_async_kernel(variant: str, tile: str) -> Kernel:
+    template = "<{A_BY_ROWS}, {B_BY_ROWS}, 128, " + tile + ", {STAGES}>"
+    return Kernel(f"matmul_{variant}_kernel{template}", [torch.float32], **LAYOUTS, STAGES=(2, 3))
+
+
+def with_cp_async(run: Kernel, a: Tensor, b: Tensor, BLOCK_N: int, THREAD_N: int) -> Plan:
+    """Tiles prefetched by cp.async, BLOCK_N columns of c wide."""
+    M, N, K, c = checked(a, b)
+    if a.dtype is not torch.float32:
+        raise NotImplementedError("16-bit elements: cp.async cannot transpose less than 4 bytes")
+    of = operands(a, b)
+    BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
+    name = arch(a.device)
+    STAGES = 2 if name is not None and capability(name) < 80 else 3  # sm_75: shared memory holds two
+    args = (of.a, of.b, c, *int64(M, N, K, of.lda, of.ldb))
+    blocks, threads = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
+    shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4
+    return Plan(c, Launch(run(**of.layouts, STAGES=STAGES), blocks, threads, args, shared_bytes))
+
+
+CP_ASYNC = cp_async_kernel("cp_async", "128, 16, 8, 8")
+
+
+@variant("matmul", "cp_async", kernels=[CP_ASYNC], level="tiled")
+def cp_async(a: Tensor, b: Tensor) -> Plan:
+    """cp.async prefetches the next tiles."""
+    return with_cp_async(CP_ASYNC, a, b, BLOCK_N=128, THREAD_N=8)
+
+
+PIPELINED = cp_async_kernel("pipelined", "256, 16, 8, 16")
+
+
+@variant("matmul", "pipelined", kernels=[PIPELINED], level="tiled")
+def pipelined(a: Tensor, b: Tensor) -> Plan:
+    """Shared memory is read one step ahead as well, by a thread with twice the columns."""
+    return with_cp_async(PIPELINED, a, b, BLOCK_N=256, THREAD_N=16)
+
+
+def warps_across(BLOCK_M: int, BLOCK_N: int, WARPS: int) -> int:
+    """How many of a block's warps are side by side, so that a warp's share is about as high as wide."""
+    across = (1 << i for i in range(WARPS.bit_length()))
+    return min(across, key=lambda WARPS_N: abs(BLOCK_M * WARPS_N * WARPS_N - BLOCK_N * WARPS))
+
+
+TENSOR_CORE = Kernel(
+    "matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>",
+    HALVES,
+    **LAYOUTS,
+    TILE=[(128, 128, 32, 2, 2, 4, 2)],
+)
+
+
+@variant(
+    "matmul",
+    "tensor_core",
+    kernels=[TENSOR_CORE],
+    level="tensor_core",
+    tunable={
+        "BLOCK_M": (64, 128, 256),
+        "BLOCK_N": (32, 64, 128, 256),
+        "BLOCK_K": (32, 64),
+        "GROUP_M": (8,),
+        "WARPS": (4, 8),
+        "STAGES": (2, 3, 4, 5),
+    },
+    matches="triton.autotuned",
+)
+def tensor_core(
+    a: Tensor,
+    b: Tensor,
+    *,
+    BLOCK_M: int = 128,
+    BLOCK_N: int = 128,
+    BLOCK_K: int = 32,
+    WARPS: int = 4,
+    STAGES: int = 4,
+) -> Plan:
+    """One tile per warp, on tensor cores."""
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    of = operands(a, b)
+    WARPS_N = warps_across(BLOCK_M, BLOCK_N, WARPS)
+    WARPS_M = WARPS // WARPS_N
+    BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1  # per multiprocessor, by registers
+    TILE = (BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS)
+    args = (of.a, of.b, c, *int64(M, N, K, of.lda, of.ldb))
+    blocks, shared_bytes = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2
+    run = TENSOR_CORE(a.dtype, **of.layouts, TILE=TILE)
+    return Plan(c, Launch(run, blocks, WARPS_M * WARPS_N * 32, args, shared_bytes))
+
+
+# --------------------------------------------------------------------------- Hopper's own units
+
+PIECE = 64
+"""Tiles consist of pieces of 64 x 64 elements, whose rows of 128 bytes TMA swizzles."""
+WARPGROUP = 128
+CONSUMERS = 2
+THREADS = (1 + CONSUMERS) * WARPGROUP
+MOST = (1 << 31) - 512
+"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
+
+
+def checked_for_tma(a: Tensor, b: Tensor) -> Product:
+    """As `checked`; c is 0 if there is nothing to add.
+
+    Raises:
+        NotImplementedError: tensor cores or TMA do not support these.
+    """
+    product = checked(a, b)
+    check_tensor_cores(a)
+    check_sizes(product.M, product.N, product.K)
+    return product if product.K else product._replace(c=zeros(product.c.shape, a.dtype, a.device))
+
+
+def check_sizes(M: int, N: int, K: int) -> None:
+    if max(M, N, K) > MOST:
+        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+
+
+def maps_of(of: Operands, BLOCK_M: int, BLOCK_N: int) -> tuple[Argument, Argument]:
+    """Tensor maps of operands with tiles of BLOCK_M and BLOCK_N by 64 along K."""
+    return (
+        matrix_map(of.a, BLOCK_M if of.A_BY_ROWS else PIECE, by_rows=of.A_BY_ROWS, ld=of.lda),
+        matrix_map(of.b, PIECE if of.B_BY_ROWS else BLOCK_N, by_rows=of.B_BY_ROWS, ld=of.ldb),
+    )
+
+
+def tile_ring_bytes(BLOCK_M: int, BLOCK_N: int, STAGES: int) -> int:
+    return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + SWIZZLE_ALIGNMENT
+
+
+def tma_kernel(name: str, **tile: object) -> Kernel:
+    """Of operands by TMA; ``tile``: the choices of its further template arguments."""
+    fields = ", ".join(f"{{{field}}}" for field in ("T", "A_BY_ROWS", "B_BY_ROWS", *tile))
+    return Kernel(f"{name}<{fields}>", HALVES, "matmul", **LAYOUTS, **tile)  # type: ignore[arg-type]
+
+
+WGMMA = tma_kernel("matmul_wgmma_kernel", STAGES=[3])
+
+
+@variant("matmul", "wgmma", kernels=[WGMMA], level="hopper", requires="sm_90a")
+def wgmma(a: Tensor, b: Tensor) -> Plan:
+    """One tile per warpgroup, fetched by TMA."""
+    M, N, K, c = checked_for_tma(a, b)
+    if K == 0:
+        return Plan(c)
+    of = operands(a, b)
+    BLOCK_M, BLOCK_N, STAGES = 128, 128, 3
+    args = (*maps_of(of, BLOCK_M, BLOCK_N), c, *int32(M, N, K))
+    blocks, shared_bytes = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)
+    run = WGMMA(a.dtype, **of.layouts, STAGES=STAGES)
+    return Plan(c, Launch(run, blocks, WARPGROUP, args, shared_bytes))
+
+
+def by_producer(
+    run: Kernel, a: Tensor, b: Tensor, *, persistent: bool, CLUSTER: int = 1, BLOCK_N: int = 256, STAGES: int = 4
+) -> Plan:
+    """One producer and two consumer warpgroups per block; a block has one tile, or several if ``persistent``.
+
+    Args:
+        run: the kernel.
+        a: the left operand.
+        b: the right operand.
+        persistent: one block per multiprocessor, else one per tile.
+        CLUSTER: blocks in one column of tiles, which share a tile of b.
+        BLOCK_N: columns of a tile.
+        STAGES: pipeline stages, each with a tile of a and of b.
+    """
+    M, N, K, c = checked_for_tma(a, b)
+    if K == 0:
+        return Plan(c)
+    of = operands(a, b)
+    BLOCK_M = CONSUMERS * PIECE
+    args = (*maps_of(of, BLOCK_M, BLOCK_N // CLUSTER), c, *int32(M, N, K))
+    blocks = CLUSTER * ceil_div(M, CLUSTER * BLOCK_M) * ceil_div(N, BLOCK_N)
+    if persistent:
+        blocks = min(blocks, multiprocessors(a.device) // CLUSTER * CLUSTER)
+    instance = run(a.dtype, **of.layouts, BLOCK_N=BLOCK_N, STAGES=STAGES)
+    return Plan(c, Launch(instance, blocks, THREADS, args, tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)))
+
+
+SPECIALIZED = tma_kernel("matmul_specialized_kernel", BLOCK_N=[256], STAGES=[4])
+
+
+@variant(
+    "matmul",
+    "specialized",
+    kernels=[SPECIALIZED],
+    level="hopper",
+    requires="sm_90a",
+    tunable={
+        "BLOCK_M": (128,),
+        "BLOCK_N": (64, 128, 192, 256),
+        "BLOCK_K": (64,),
+        "WARPS": (8,),
+        "STAGES": (2, 3, 4),
+    },
+    matches="triton.autotuned",
+)
+def specialized(a: Tensor, b: Tensor, *, BLOCK_N: int = 256, STAGES: int = 4) -> Plan:
+    """One producer warp, eight consumer warps."""
+    return by_producer(SPECIALIZED, a, b, persistent=False, BLOCK_N=BLOCK_N, STAGES=STAGES)
+
+
+PERSISTENT = tma_kernel("matmul_persistent_kernel", BLOCK_N=[256], STAGES=[4])
+
+
+@variant(
+    "matmul",
+    "persistent",
+    kernels=[PERSISTENT],
+    level="hopper",
+    algorithm="tiles by persistent blocks",
+    requires="sm_90a",
+)
+def persistent(a: Tensor, b: Tensor) -> Plan:
+    """Persistent: one block per multiprocessor, round-robin tile scheduling."""
+    return by_producer(PERSISTENT, a, b, persistent=True)
+
+
+MULTICAST = tma_kernel("matmul_multicast_kernel", BLOCK_N=[256], STAGES=[4])
+
+
+@variant("matmul", "multicast", kernels=[MULTICAST], level="hopper", requires="sm_90a")
+def multicast(a: Tensor, b: Tensor) -> Plan:
+    """TMA multicast: two blocks share their loads of b."""
+    return by_producer(MULTICAST, a, b, persistent=True, CLUSTER=2)
+
+
+TILES = ((256, 4), (192, 4), (64, 8))
+"""The choices of BLOCK_N and STAGES."""
+
+
+def cluster_shape(BLOCK_N: int) -> tuple[int, int]:
+    """A cluster's blocks along M and N: they share b if half a tile of it is whole pieces, else a."""
+    return (2, 1) if BLOCK_N % (2 * PIECE) == 0 else (1, 2)
+
+
+def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
+    """BLOCK_N and STAGES of the tile with which the last multiprocessor finishes first.
+
+    A tile costs its width plus about 96 columns for prologue and epilogue, times the number of tiles that a
+    cluster processes in sequence.
+    """
+    clusters = max(processors // 2, 1)
+
+    def columns(BLOCK_N: int) -> int:
+        CLUSTER_M, CLUSTER_N = cluster_shape(BLOCK_N)
+        tiles = ceil_div(M, CLUSTER_M * 128) * ceil_div(N, CLUSTER_N * BLOCK_N)
+        return ceil_div(tiles, clusters) * (BLOCK_N + 96)
+
+    return min(TILES, key=lambda tile: columns(tile[0]))
+
+
+def by_tma_store(run: Kernel, a: Tensor, b: Tensor, c: Buffer, more: tuple[Argument, ...] = ()) -> Plan:
+    """A kernel that works as ``tma_store``: clusters of two blocks, persistent, TMA stores.
+
+    Args:
+        run: the kernel.
+        a: the left operand; K is not 0.
+        b: the right operand.
+        c: the output. Its rows are 16-byte aligned.
+        more: arguments that the kernel takes after the maps.
+    """
+    (M, K), N = a.shape, b.shape[1]
+    of = operands(a, b)
+    BLOCK_M, CLUSTER = 128, 2
+    processors = multiprocessors(a.device)
+    BLOCK_N, STAGES = tile = tile_for(M, N, processors)
+    CLUSTER_M, CLUSTER_N = cluster_shape(BLOCK_N)
+    maps = (*maps_of(of, BLOCK_M // CLUSTER_N, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
+    tiles = ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, CLUSTER_N * BLOCK_N)
+    blocks = CLUSTER * min(tiles, max(processors // CLUSTER, 1))
+    pieces = BLOCK_N // PIECE
+    places = 2 if pieces % 2 == 0 else pieces  # buffers of 16 x 64 elements of c per consumer warp
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * places * 16 * PIECE * 2
+    instance = run(a.dtype, **of.layouts, TILE=tile)
+    args = (*maps, *more, *int32(M, N, K))
+    return Plan(c, Launch(instance, blocks, THREADS, args, shared_bytes, overlap=True))
+
+
+TMA_STORE = tma_kernel("matmul_tma_store_kernel", TILE=TILES)
+
+
+@variant("matmul", "tma_store", kernels=[TMA_STORE, MULTICAST], level="hopper", requires="sm_90a")
+def tma_store(a: Tensor, b: Tensor) -> Plan:
+    """TMA stores c.  Falls back to multicast if rows of c are not 16-byte aligned."""
+    *_, N, K, c = checked_for_tma(a, b)
+    if K == 0:
+        return Plan(c)
+    if N * a.element_size() % 16 != 0:
+        return multicast.plan(a, b)
+    return by_tma_store(TMA_STORE, a, b, c)

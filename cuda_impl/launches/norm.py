@@ -1,0 +1,102 @@
+"""What layer_norm and rms_norm share: launches of the kernels of ``kernels/norm.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from compare.arguments import check_norm
+from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, empty_like, int32, int64
+from cuda_impl.layouts import VECS, contiguous_rows, packed, vec, vector
+
+
+def online_kernel(op: str) -> Kernel:
+    return Kernel(op + "_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
+
+
+def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
+    check_norm(op, x, **parameters)
+    x = contiguous_rows(x)
+    y, (M, N) = empty_like(x), x.shape
+    args = (x, *map(packed, parameters.values()), y, *int64(N, x.stride(0)), np.float32(eps))
+    return Plan(y, Launch(run(x.dtype, VEC=vec(x)), M, 1024, args))
+
+
+def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
+    """The smallest PACKS and THREADS, and BLOCK_M, for rows of ``packs`` vectors."""
+    PACKS = 4 if VEC > 1 else 8  # single elements need more loads in flight
+    if packs <= 16:
+        return 1, 128, 8
+    if packs <= 32 * PACKS:  # one row per warp
+        return (1 if packs <= 32 else PACKS), 128, 4
+    if VEC > 1 and 64 * PACKS < packs <= 256 * PACKS:
+        PACKS //= 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
+    return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
+
+
+MOST_THREADS = 1024
+
+
+def onepass_shapes(T: torch.dtype, VEC: int) -> Iterator[tuple[int, int, int]]:
+    """Those of all rows: a shape serves up to twice as many vectors as the one before."""
+    shapes = (onepass_shape(1 << log2, VEC) for log2 in range(20))
+    yield from (shape for shape in shapes if shape[1] <= MOST_THREADS)
+
+
+def onepass_kernel(op: str) -> Kernel:
+    return Kernel(op + "_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=onepass_shapes)
+
+
+def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
+    check_norm(op, x, **parameters)
+    x = contiguous_rows(x)
+    y, (M, N), VEC = empty_like(x), x.shape, vec(x)
+    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC), VEC)
+    if THREADS > MOST_THREADS:
+        most = MOST_THREADS * PACKS * VEC
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
+    args = (x, *map(packed, parameters.values()), y, *int64(M, N, x.stride(0)), np.float32(eps))
+    return Plan(y, Launch(run(x.dtype, VEC=VEC, SHAPE=SHAPE), ceil_div(M, BLOCK_M), THREADS, args))
+
+
+FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
+CLUSTER_PACKS = 4
+
+
+def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
+    """The choices of THREADS and CLUSTER."""
+    yield from dict.fromkeys(map(cluster_shape, range(1, 65)))
+
+
+def cluster_shape(of_128: int) -> tuple[int, int]:
+    """THREADS and CLUSTER for rows that ``of_128`` blocks of 128 threads hold."""
+    CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
+    return 128 if of_128 <= 4 else 256 if of_128 <= 32 else 512, CLUSTER
+
+
+def cluster_kernel(op: str) -> Kernel:
+    return Kernel(op + "_cluster_kernel<{T}, 4, {SHAPE}>", SHAPE=cluster_shapes)
+
+
+def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
+    check_norm(op, x, **parameters)
+    x = contiguous_rows(x)
+    y, (M, N), VEC = empty_like(x), x.shape, vector(x)
+    if N % VEC != 0:
+        raise NotImplementedError(f"N={N}: TMA copies 16 bytes, {VEC} columns, at a time")
+    x = copied(x) if vec(x) == 1 else x
+    packs = N // VEC
+    of_128 = ceil_div(packs, 128 * CLUSTER_PACKS)  # blocks of 128 threads needed
+    if of_128 > 64:
+        most = 16 * 512 * CLUSTER_PACKS * VEC
+        raise NotImplementedError(f"N={N}: 16 blocks hold rows of {most} columns")
+    THREADS, CLUSTER = SHAPE = cluster_shape(of_128)
+    slice_packs = ceil_div(packs, CLUSTER)
+    # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
+    BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
+    sizes = (*int64(M, N, x.stride(0)), *int32(slice_packs * VEC, BLOCK_M))
+    args = (x, *map(packed, parameters.values()), y, *sizes, np.float32(eps))
+    grid, shared_bytes = ceil_div(M, BLOCK_M) * CLUSTER, BLOCK_M * slice_packs * 16
+    return Plan(y, Launch(run(x.dtype, SHAPE=SHAPE), grid, THREADS, args, shared_bytes, cluster=CLUSTER))

@@ -1,0 +1,27 @@
+"""rms_norm in CUDA: ``x[M,N], weight[N] -> y[M,N]``, with ``kernels/rms_norm.cuh``."""
+
+from __future__ import annotations
+
+from cuda_impl.launch import Plan, Tensor, variant
+from cuda_impl.launches import norm
+
+OP, EPS = "rms_norm", 1e-5
+ONLINE, ONEPASS, CLUSTER = norm.online_kernel(OP), norm.onepass_kernel(OP), norm.cluster_kernel(OP)
+
+
+@variant(OP, "online", kernels=[ONLINE], level="tiled", algorithm="row read twice: sum of squares, output")
+def online(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
+    """A block reads its row twice: any row length."""
+    return norm.online(OP, ONLINE, eps, x, weight=weight)
+
+
+@variant(OP, "onepass", kernels=[ONEPASS], level="tiled")
+def onepass(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
+    """The row stays in registers: up to 64 KB."""
+    return norm.onepass(OP, ONEPASS, eps, x, weight=weight)
+
+
+@variant(OP, "cluster", kernels=[CLUSTER], level="hopper", requires="sm_90")
+def cluster(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
+    """The blocks of a cluster share rows: up to 512 KB each."""
+    return norm.cluster(OP, CLUSTER, eps, x, weight=weight)

@@ -1,0 +1,172 @@
+"""softmax in CUDA: ``x[M,N] -> y[M,N]`` over rows, with the kernels of ``kernels/softmax.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from compare.arguments import check_same
+from compare.device import multiprocessors, shared_bytes_of_a_block
+from cuda_impl.launch import (
+    Kernel,
+    Launch,
+    Plan,
+    Tensor,
+    ceil_div,
+    copied,
+    empty_like,
+    int32,
+    int64,
+    variant,
+    zeros,
+)
+from cuda_impl.layouts import VECS, contiguous_rows, vec, vector
+
+
+def checked(x: Tensor) -> Tensor:
+    check_same("softmax", 2, x=x)
+    return contiguous_rows(x)
+
+
+ONLINE = Kernel("softmax_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
+
+
+@variant(
+    "softmax",
+    "online",
+    kernels=[ONLINE],
+    level="tiled",
+    algorithm="online softmax: the row is read twice",
+)
+def online(x: Tensor) -> Plan:
+    """A block reads its row twice: any row length."""
+    x = checked(x)
+    y, (M, N) = empty_like(x), x.shape
+    return Plan(y, Launch(ONLINE(x.dtype, VEC=vec(x)), M, 1024, (x, y, *int64(N, x.stride(0)))))
+
+
+ONEPASS_COLUMNS = 32768
+MANY_ROWS = 1024  # enough to fill a GPU with one warp per row
+
+
+def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
+    """The smallest PACKS and THREADS, and BLOCK_M, for M rows of ``packs`` vectors."""
+    if packs <= 32 * 4:  # one row per warp
+        return (1 if packs <= 32 else 4), 128, 4
+    if packs <= 32 * 8 and VEC <= 4 and M >= MANY_ROWS:
+        return 8, 128, 4
+    PACKS = 4 if VEC > 1 else 16  # single elements need more loads in flight
+    if packs > 1024 * PACKS:
+        PACKS *= 2
+    return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
+
+
+def onepass_shapes(T: torch.dtype, VEC: int) -> Iterator[tuple[int, int, int]]:
+    """Those of all rows: a shape serves up to twice as many vectors as the one before."""
+    for log2 in range((ONEPASS_COLUMNS // VEC).bit_length()):
+        yield from (onepass_shape(M, 1 << log2, VEC) for M in (1, MANY_ROWS))
+
+
+ONEPASS = Kernel("softmax_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=onepass_shapes)
+
+
+@variant(
+    "softmax",
+    "onepass",
+    kernels=[ONEPASS],
+    level="tiled",
+    algorithm="row in registers: maximum, sum, output",
+)
+def onepass(x: Tensor) -> Plan:
+    """The row stays in registers: up to 32768 columns."""
+    x = checked(x)
+    y, (M, N) = empty_like(x), x.shape
+    if N > ONEPASS_COLUMNS:
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
+    VEC = vec(x)
+    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(M, ceil_div(N, VEC), VEC)
+    run = ONEPASS(x.dtype, VEC=VEC, SHAPE=SHAPE)
+    return Plan(y, Launch(run, ceil_div(M, BLOCK_M), THREADS, (x, y, *int64(M, N, x.stride(0)))))
+
+
+def check_chunks(N: int, chunks: int, blocks: int, BLOCK_N: int) -> None:
+    """Raise NotImplementedError for rows of more chunks than there are resident blocks."""
+    if chunks > blocks:
+        raise NotImplementedError(f"N={N}: {blocks} blocks hold rows of {blocks * BLOCK_N} columns")
+
+
+SPLIT = Kernel(
+    "softmax_split_kernel<{T}, {VEC}, {PACKS}, 128, 4>", VEC=VECS, PACKS=lambda T, VEC: [4 if VEC > 1 else 16]
+)
+
+
+@variant("softmax", "split", kernels=[SPLIT], level="tiled")
+def split(x: Tensor) -> Plan:
+    """Several blocks share a row: up to as long as all resident blocks can hold."""
+    x = checked(x)
+    y, (M, N) = empty_like(x), x.shape
+    VEC, THREADS = vec(x), 128
+    PACKS = 4 if VEC > 1 else 16
+    BLOCKS = 4  # per multiprocessor, by __launch_bounds__: all must be resident, as they wait for each other
+    BLOCK_N = THREADS * PACKS * VEC
+    chunks, blocks = ceil_div(N, BLOCK_N), BLOCKS * multiprocessors(x.device)
+    check_chunks(N, chunks, blocks, BLOCK_N)
+    of_chunk = zeros((M * chunks,), torch.int64, x.device)
+    args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), of_chunk)
+    return Plan(y, Launch(SPLIT(x.dtype, VEC=VEC, PACKS=PACKS), min(blocks, M * chunks), THREADS, args))
+
+
+def checked_for_tma(x: Tensor) -> Tensor:
+    """``x`` with 16-byte aligned rows; a copy if they are not."""
+    x = checked(x)
+    if x.size(1) % vector(x) != 0:
+        raise NotImplementedError(f"N={x.size(1)}: TMA copies 16 bytes, {vector(x)} columns, at a time")
+    return x if vec(x) == vector(x) else copied(x)
+
+
+CLUSTER_TILES = 26
+"""Tiles of 8 KB in a block's shared memory: 208 of 227 KB."""
+CLUSTERS = Kernel("softmax_cluster_kernel<{T}, 8, 64, {CLUSTER}>", CLUSTER=(2, 4, 8, 16))
+
+
+@variant("softmax", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90")
+def cluster(x: Tensor) -> Plan:
+    """The blocks of a cluster share a row: up to 16 x 208 KB."""
+    x = checked_for_tma(x)
+    y, (M, N) = empty_like(x), x.shape
+    PACKS, THREADS = 8, 64
+    BLOCK_N = THREADS * PACKS * vector(x)  # 8 KB
+    tiles = ceil_div(N, BLOCK_N)
+    # At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
+    # blocks.
+    CLUSTER = next((size for size in (2, 4, 8) if tiles <= 2 * size), 16)
+    slice_tiles = ceil_div(tiles, CLUSTER)
+    if slice_tiles > CLUSTER_TILES:
+        most = 16 * CLUSTER_TILES * BLOCK_N
+        raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {most} columns")
+    args = (x, y, *int64(N, x.stride(0), slice_tiles * BLOCK_N))
+    run = CLUSTERS(x.dtype, CLUSTER=CLUSTER)
+    shared_bytes = slice_tiles * BLOCK_N * x.element_size()
+    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
+
+
+RING = Kernel("softmax_ring_kernel<{T}, 8, 256, 3, 2, 2>")
+
+
+@variant("softmax", "ring", kernels=[RING], level="hopper", requires="sm_90")
+def ring(x: Tensor) -> Plan:
+    """As `split`, with TMA prefetch into a ring in shared memory."""
+    x = checked_for_tma(x)
+    y, (M, N) = empty_like(x), x.shape
+    PACKS, THREADS, SLOTS, LAG = 8, 256, 3, 2
+    BLOCKS = 2  # per multiprocessor, at most, with 96 KB of shared memory each: all must be resident
+    BLOCK_N = THREADS * PACKS * vector(x)
+    chunks = ceil_div(N, BLOCK_N)
+    shared_bytes = SLOTS * BLOCK_N * x.element_size()
+    resident = min(BLOCKS, shared_bytes_of_a_block(x.device) // shared_bytes)
+    blocks = resident * multiprocessors(x.device)
+    check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N)
+    of_chunk = zeros((M * chunks,), torch.int64, x.device)
+    args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), of_chunk)
+    return Plan(y, Launch(RING(x.dtype), min(blocks, M * chunks), THREADS, args, shared_bytes))

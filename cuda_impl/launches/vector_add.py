@@ -1,0 +1,43 @@
+"""vector_add in CUDA: ``z = x + y``, with the kernels of ``kernels/vector_add.cuh``."""
+
+from __future__ import annotations
+
+from compare.arguments import check_same
+from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty_like, int64, variant
+from cuda_impl.layouts import contiguous
+
+SIZES = (64, 128, 256, 512, 1024)  # threads per block
+SCALAR = Kernel("vector_add_scalar_kernel<{T}>")
+VECTORIZED = Kernel("vector_add_vectorized_kernel<{T}, {PACKS}>", PACKS=(2,))
+
+
+@variant("vector_add", "scalar", kernels=[SCALAR], level="naive", tunable={"THREADS": SIZES})
+def scalar(x: Tensor, y: Tensor, *, THREADS: int = 256) -> Plan:
+    """``z[N] = x[N] + y[N]``, one element per thread."""
+    check_same("vector_add", 1, x=x, y=y)
+    z, N = empty_like(x), x.numel()
+    args = (contiguous(x), contiguous(y), z, *int64(N))
+    return Plan(z, Launch(SCALAR(x.dtype), ceil_div(N, THREADS), THREADS, args))
+
+
+@variant(
+    "vector_add",
+    "vectorized",
+    kernels=[SCALAR, VECTORIZED],
+    level="tiled",
+    tunable={"THREADS": SIZES, "PACKS": (1, 2, 4)},
+    matches="triton.blocked",
+)
+def vectorized(x: Tensor, y: Tensor, *, THREADS: int = 256, PACKS: int = 2) -> Plan:
+    """``z[N] = x[N] + y[N]``, 16-byte vectorized; inputs that are not 16-byte aligned use `scalar`.
+
+    Two 16-byte vectors per thread put four loads in flight.
+    """
+    check_same("vector_add", 1, x=x, y=y)
+    dense = (contiguous(x), contiguous(y))
+    if any(operand.data_ptr() % 16 != 0 for operand in dense):
+        return scalar.plan(x, y)
+    z, N = empty_like(x), x.numel()
+    elements = THREADS * PACKS * 16 // x.element_size()  # per block
+    args = (*dense, z, *int64(N))
+    return Plan(z, Launch(VECTORIZED(x.dtype, PACKS=PACKS), ceil_div(N, elements), THREADS, args))

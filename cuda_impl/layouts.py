@@ -1,0 +1,120 @@
+"""Layouts in memory that kernels take, and copies into them; part of launch tables."""
+
+from __future__ import annotations
+
+import torch
+
+from compare.device import arch, capability, shared_bytes_of_a_block
+from cuda_impl.launch import Tensor, ceil_div, copied
+
+
+def vector(x: Tensor) -> int:
+    """Elements of 16 bytes."""
+    return 16 // x.element_size()
+
+
+def contiguous(x: Tensor) -> Tensor:
+    """``x``; a copy if it is not contiguous."""
+    expected = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if size != 1 and stride != expected and x.numel() > 0:
+            return copied(x)
+        expected *= size
+    return x
+
+
+def packed(x: Tensor) -> Tensor:
+    """The vector ``x[N]``; a copy if it is not contiguous and 16-byte aligned."""
+    return x if x.stride(0) == 1 and x.data_ptr() % 16 == 0 else copied(x)
+
+
+# --------------------------------------------------------------------------- rows of x[M,N]
+
+VECS = (lambda T, **_: (16 // T.itemsize, 1))
+"""The choices of `vec`."""
+
+
+def contiguous_rows(x: Tensor) -> Tensor:
+    """``x`` with contiguous rows; a copy if they are not."""
+    return x if x.stride(1) == 1 or x.size(1) <= 1 else copied(x)
+
+
+def vec(x: Tensor) -> int:
+    """Elements per access: 16 bytes' worth if all rows of x and of a contiguous output are 16-byte aligned,
+    else 1."""
+    VEC = vector(x)
+    aligned = x.data_ptr() % 16 == 0 and x.stride(0) % VEC == 0 and x.size(1) % VEC == 0
+    return VEC if aligned else 1
+
+
+def has_aligned_rows(x: Tensor) -> bool:
+    """Whether rows are contiguous, 16-byte aligned and apart, as TMA requires."""
+    apart = x.stride(0) >= x.size(1) and x.stride(0) * x.element_size() % 16 == 0
+    return x.stride(1) == 1 and apart and x.data_ptr() % 16 == 0
+
+
+def padded(x: Tensor) -> Tensor:
+    """``x`` if `has_aligned_rows`, else such a copy."""
+    pitch = ceil_div(x.size(1), vector(x)) * vector(x)
+    return x if has_aligned_rows(x) else copied(x, (pitch, 1))
+
+
+def aligned(x: Tensor) -> tuple[Tensor, bool, int]:
+    """``x``, whether it is row-major (else column-major), and its leading stride.
+
+    Its rows (or columns) are contiguous and 16-byte aligned; if they are not, such a copy is returned.
+    """
+    by_rows = x.stride(1) == 1 or x.stride(0) != 1
+    line = 0 if by_rows else 1
+    ld, length = x.stride(line), x.size(1 - line)
+    if x.stride(1 - line) == 1 and ld >= length and ld % vector(x) == 0 and x.data_ptr() % 16 == 0:
+        return x, by_rows, ld
+    ld = ceil_div(length, vector(x)) * vector(x)
+    return copied(x, (ld, 1) if by_rows else (1, ld)), by_rows, ld
+
+
+# --------------------------------------------------------------------------- heads of x[B,S,H,D]
+
+
+def readable(x: Tensor, alignment: int = 1) -> Tensor:
+    """``x``; a contiguous copy unless heads are contiguous and aligned to so many elements."""
+    steps = (*x.stride()[:3], x.data_ptr() // x.element_size())
+    good = x.stride(3) == 1 and all(step % alignment == 0 for step in steps)
+    return x if good else copied(x)
+
+
+def for_tma(x: Tensor) -> Tensor:
+    """``x`` if its rows of D are contiguous, 16-byte aligned and apart, as TMA requires, else a copy."""
+    rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
+    good = x.stride(3) == 1 and all(stride > 0 and stride % vector(x) == 0 for stride in rows)
+    return x if good and x.data_ptr() % 16 == 0 else copied(x)
+
+
+# --------------------------------------------------------------------------- limits of a GPU
+
+
+def check_tensor_cores(x: Tensor) -> None:
+    """Raise NotImplementedError for a dtype that this GPU's tensor cores do not support."""
+    if x.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    name = arch(x.device)
+    if x.dtype is torch.bfloat16 and name is not None and capability(name) < 80:
+        raise NotImplementedError(f"bf16: tensor cores multiply it from sm_80 on, this is {name}")
+
+
+def check_shared(x: Tensor, shared_bytes: int, choice: str, static_bytes: int = 0) -> int:
+    """``shared_bytes``; raises NotImplementedError if x's GPU has less for a block, beside static ones.
+
+    Args:
+        x: a tensor on the GPU.
+        shared_bytes: dynamic shared memory per block.
+        choice: what needs so many, ``STAGES=4``.
+        static_bytes: what the kernel declares itself.
+    """
+    most = shared_bytes_of_a_block(x.device) - static_bytes
+    if shared_bytes > most:
+        raise NotImplementedError(
+            f"{choice}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; torch.eager "
+            "takes any"
+        )
+    return shared_bytes
