@@ -16,7 +16,7 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.pieces import CodePiece, bare
-from compare.model.op import LIBRARY, Implementation
+from compare.model.op import LIBRARY, ROUTES, Implementation
 from compare.records.reading import read_bytes, read_text
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -79,12 +79,12 @@ def sources(impl: Implementation) -> list[Path]:
 
 def own_sources(impl: Implementation) -> list[Path]:
     """The files of an implementation, in a fixed order."""
-    if impl.route in ("pybind", LIBRARY):
-        found = with_includes(cpp_file(impl))
+    if by_hand := cpp_file(impl):
+        found = with_includes(by_hand)
     else:
         file = Path(code_of(impl.run).co_filename)
         found = with_includes(file) if file.suffix == ".cu" else _with_imports(file)
-        if impl.route == "cupy":
+        if impl.route in ROUTES:
             # Its kernels are in the files of the ops that it names.
             named = {text for path in found for text in module_of(path).strings}
             for path in KERNELS.glob("*.cuh"):
@@ -94,9 +94,11 @@ def own_sources(impl: Implementation) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def cpp_file(impl: Implementation) -> Path:
-    """The C++ host code of a pybind or library implementation."""
-    return (PYBIND / LIBRARY if impl.route == LIBRARY else PYBIND) / f"{impl.op}.cu"
+def cpp_file(impl: Implementation) -> Path | None:
+    """The C++ host code of an implementation, where it is written by hand; None: its host code is Python."""
+    folders = {"pybind": PYBIND, LIBRARY: PYBIND / LIBRARY}
+    file = folders[impl.route] / f"{impl.op}.cu" if impl.route in folders else None
+    return file if file is not None and file.is_file() else None
 
 
 def code_of(function: Callable[..., Any]) -> CodeType:

@@ -8,7 +8,7 @@ import torch
 import triton_impl.fp8_block_matmul
 from compare import registry
 from compare.model.op import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
+from cuda_impl.launches.fp8_block_matmul import STAGES_OF, prefetched, tile_of
 from loops import for_each
 from on_device import each_of
 from torch_impl.quantize_fp8 import naive as quantized

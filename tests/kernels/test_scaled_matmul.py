@@ -9,7 +9,7 @@ import torch
 
 from compare.model.op import Implementation
 from cuda_impl.matrix_map import has_aligned_rows
-from cuda_impl.rawkernel.scaled_matmul import lines_of_a, operand, tile_for
+from cuda_impl.launches.scaled_matmul import lines_of_a, operand, tile_for
 from loops import for_each
 from on_device import each_of
 
