@@ -360,7 +360,11 @@ class Planned:
         make: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
         if not is_like:
             make = functools.partial(_empty, shape=buffer.shape, dtype=buffer.dtype)
-        return number, functools.partial(_zeroed, make) if buffer.zeroed else make
+        if not buffer.zeroed:
+            return number, make
+        if buffer.device.type != "cuda":
+            return number, functools.partial(_zeroed, make)
+        return number, functools.partial(_zeroed_on_gpu, make, build.cupy().cuda.runtime.memsetAsync)
 
     def through_python(self) -> Run:
         """A function of the call's tensors that allocates, launches and returns the outputs."""
@@ -412,11 +416,14 @@ def _empty(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch
 
 
 def _zeroed(make: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return make(x).zero_()
+
+
+def _zeroed_on_gpu(
+    make: Callable[[torch.Tensor], torch.Tensor], memset: Callable[..., None], x: torch.Tensor
+) -> torch.Tensor:
     memory = make(x)
-    if not memory.is_cuda:
-        return memory.zero_()
-    stream = torch._C._cuda_getCurrentRawStream(memory.get_device())
-    build.cupy().cuda.runtime.memsetAsync(memory.data_ptr(), 0, memory.nbytes, stream)
+    memset(memory.data_ptr(), 0, memory.nbytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
     return memory
 
 

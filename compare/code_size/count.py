@@ -14,7 +14,7 @@ from compare.code_size.concepts import concepts_of
 from compare.code_size.hashes import rests_on
 from compare.code_size.pieces import CodePiece, size
 from compare.code_size.sources import KERNELS, code_of, cpp_file
-from compare.model.op import LIBRARY, CudaLaunch, Implementation
+from compare.model.op import CudaLaunch, Implementation
 from compare.model.result import CodeSize
 from compare.records import result_cache
 from compare.records.encoding import decode, encode
@@ -85,8 +85,8 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
     names = {impl.op, *map(_home, kernel)}
     binding: list[CodePiece] = []
     module: list[CodePiece] = []
-    if impl.route in ("pybind", LIBRARY):
-        host = cpp.host_code(cpp_file(impl), impl.variant)
+    if by_hand := cpp_file(impl):
+        host = cpp.host_code(by_hand, impl.variant)
         binding, module, launch, others = [host.binding], [host.module], host.launch, host.others
     else:
         known = {one.name for one in found.kernels} if impl.route == "triton" and found.kernels else None

@@ -79,12 +79,12 @@ def sources(impl: Implementation) -> list[Path]:
 
 def own_sources(impl: Implementation) -> list[Path]:
     """The files of an implementation, in a fixed order."""
-    if impl.route in ("pybind", LIBRARY):
-        found = with_includes(cpp_file(impl))
+    if by_hand := cpp_file(impl):
+        found = with_includes(by_hand)
     else:
         file = Path(code_of(impl.run).co_filename)
         found = with_includes(file) if file.suffix == ".cu" else _with_imports(file)
-        if impl.route == "cupy":
+        if impl.way == "cuda":
             # Its kernels are in the files of the ops that it names.
             named = {text for path in found for text in module_of(path).strings}
             for path in KERNELS.glob("*.cuh"):
@@ -94,9 +94,11 @@ def own_sources(impl: Implementation) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def cpp_file(impl: Implementation) -> Path:
-    """The C++ host code of a pybind or library implementation."""
-    return (PYBIND / LIBRARY if impl.route == LIBRARY else PYBIND) / f"{impl.op}.cu"
+def cpp_file(impl: Implementation) -> Path | None:
+    """The C++ host code of an implementation; None: it has none, or it is generated from its launch table."""
+    folders = {"pybind": PYBIND, LIBRARY: PYBIND / LIBRARY}
+    file = folders.get(impl.route, PYBIND / "none") / f"{impl.op}.cu"
+    return file if file.is_file() else None
 
 
 def code_of(function: Callable[..., Any]) -> CodeType:

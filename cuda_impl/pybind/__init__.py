@@ -89,22 +89,37 @@ def _lazy(op: str, variant: str, name: str) -> Run:
 
 def through_cpp(table: Variant) -> Run:
     """A variant's function of tensors that plans once a layout, and allocates and launches from C++."""
-    launchers: dict[tuple[torch.device, torch.dtype], Run] = {}
+    launchers: dict[tuple[str, torch.device, str], Any] = {}
+
+    def launcher_for(tensors: tuple[Any, ...]) -> Any:
+        """The launcher of the module for these tensors' device and dtype."""
+        device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
+        key = LAUNCHER if device.type == "cpu" else table.op, device, dtype
+        if key not in launchers:
+            launchers[key] = module(*key).Launcher()
+        return launchers[key]
+
+    launch: Run = _nothing
 
     @functools.wraps(table.plan)
     def run(*tensors: torch.Tensor, **options: Any) -> Any:
-        try:
-            launcher = launchers[tensors[0].device, tensors[0].dtype]
-        except (AttributeError, IndexError, KeyError):  # the first call on its device and dtype, or no tensor
-            device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
-            name = LAUNCHER if device.type == "cpu" else table.op
-            launcher = module(name, device, dtype).launcher(functools.partial(encoded, table))
-            if tensors and isinstance(tensors[0], torch.Tensor):
-                launchers[tensors[0].device, tensors[0].dtype] = launcher
-        return launcher(*tensors, **options)
+        nonlocal launch
+        outputs = launch(*tensors, **options)
+        if outputs is None:  # the first call of a layout, or another module's
+            launcher = launcher_for(tensors)
+            launch = launcher.launch
+            outputs = launch(*tensors, **options)
+            if outputs is None:
+                launcher.add(encoded(table, *tensors, **options), *tensors, **options)
+                outputs = launch(*tensors, **options)
+        return outputs
 
     run.module = table.op  # type: ignore[attr-defined]
     return run
+
+
+def _nothing(*tensors: Any, **options: Any) -> None:
+    """A launcher without plans."""
 
 
 LAUNCHER = "launcher"
