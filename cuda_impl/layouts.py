@@ -30,8 +30,10 @@ def packed(x: Tensor) -> Tensor:
 
 # --------------------------------------------------------------------------- rows of x[M,N]
 
-VECS = (lambda T, **_: (16 // T.itemsize, 1))
-"""The choices of `vec`."""
+
+def VECS(T: torch.dtype) -> tuple[int, int]:
+    """What `vec` returns."""
+    return 16 // T.itemsize, 1
 
 
 def contiguous_rows(x: Tensor) -> Tensor:

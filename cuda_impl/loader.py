@@ -130,7 +130,12 @@ class _CudaKernel:
         return None
 
     def _launch_overlapping(
-        self, stream: int, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, args: Sequence[Argument]
+        self,
+        stream: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared_bytes: int,
+        args: Sequence[Argument],
     ) -> None:
         """Programmatic dependent launch, for which cupy's launch has no argument."""
         from cuda.bindings import driver

@@ -1,6 +1,6 @@
-"""CUDA through pybind11: the same kernels and launch tables, from C++ that is built ahead or on the first call.
+"""CUDA through pybind11: the same kernels and launch tables, from C++ that is built at the first call.
 
-The module of an op is generated from its launch tables; ``pybind/<op>.cu`` is host code written by hand in its
+An op's module is generated from its launch tables; ``pybind/<op>.cu`` is host code written by hand in its
 place, which exports one function per variant.  ``pybind/library/<op>.cu`` calls a library for the same work:
 a baseline, ``library.<name>``, for GPUs only.
 """
@@ -32,8 +32,8 @@ _NAMES = {TORCH_DTYPES[name]: name for name in DTYPES}
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
-    """Register ``pybind.<variant>`` for every launch table of an op, and ``library.<name>`` for every export of
-    ``pybind/library/<op>.cu``.
+    """Register ``pybind.<variant>`` for every launch table of an op, and ``library.<name>`` for every export
+    of ``pybind/library/<op>.cu``.
 
     Args:
         op: the op's name.
@@ -123,7 +123,7 @@ def _nothing(*tensors: Any, **options: Any) -> None:
 
 
 LAUNCHER = "launcher"
-"""The module that executes the launch tables of all ops on the CPU, where each kernel has a build of its own."""
+"""The module that executes all launch tables on the CPU, where each kernel has a build of its own."""
 
 
 def _device(argument: object, name: str) -> torch.device:
