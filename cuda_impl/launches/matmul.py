@@ -262,10 +262,10 @@ def tile_ring_bytes(BLOCK_M: int, BLOCK_N: int, STAGES: int) -> int:
     return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + SWIZZLE_ALIGNMENT
 
 
-def tma_kernel(name: str, **tile: Any) -> Kernel:
+def tma_kernel(name: str, source: str = "matmul", **tile: Any) -> Kernel:
     """Of operands by TMA; ``tile``: the choices of its further template arguments."""
     fields = ", ".join(f"{{{field}}}" for field in ("T", "A_BY_ROWS", "B_BY_ROWS", *tile))
-    return Kernel(f"{name}<{fields}>", HALVES, "matmul", **LAYOUTS, **tile)
+    return Kernel(f"{name}<{fields}>", HALVES, source, **LAYOUTS, **tile)
 
 
 WGMMA = tma_kernel("matmul_wgmma_kernel", STAGES=[3])
