@@ -40,7 +40,7 @@ class BuildPackages(build_py):
 
 
 class BuildModules(build_ext):
-    """Every ``cuda_impl/pybind/<op>.cu`` through nvcc, side by side, by way of `cuda_impl.build`."""
+    """Every op's pybind11 module through nvcc, side by side, by way of `cuda_impl.build`."""
 
     def run(self) -> None:
         archs = chosen_archs()
@@ -79,7 +79,9 @@ def chosen_archs() -> tuple[str, ...]:
 
 
 def ops() -> list[str]:
-    return sorted(path.stem for path in Path("cuda_impl", "pybind").glob("*.cu"))
+    """Those with launch tables, and ``floor``, the empty kernel."""
+    described = {path.stem for path in Path("ops").glob("[!_]*.py")}
+    return ["floor", *sorted(described & {path.stem for path in Path("cuda_impl", "launches").glob("*.py")})]
 
 
 setup(

@@ -30,8 +30,7 @@ FILES_OF_AN_OP = (
     "torch_impl/{}.py",
     "triton_impl/{}.py",
     "cuda_impl/kernels/{}.cuh",
-    "cuda_impl/rawkernel/{}.py",
-    "cuda_impl/pybind/{}.cu",
+    "cuda_impl/launches/{}.py",
 )
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -49,7 +49,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "inline PTX": {"python": r"\b[tg]l\.inline_asm_elementwise\b", "cuda": r"\basm\b"},
     "persistent blocks": {"python": r"\b[tg]l\.num_programs\b", "cuda": r"\bgridDim\b"},
     "launch configuration": {
-        "python": r"\bnum_(warps|stages)\"?\s*[=:]|\bkernel\(",
+        "python": r"\bnum_(warps|stages)\"?\s*[=:]|\b(kernel|Launch)\(",
         "cuda": r"<<<|\bcudaLaunch\w+\b|\blaunch\(",
     },
     "C++ binding": {"cuda": r"\bPYBIND11_MODULE\b"},

@@ -14,8 +14,7 @@ from compare.code_size.cpp import is_source
 from compare.code_size.pieces import CodePiece
 from compare.code_size.sources import Module, code_of, module_of
 
-_REGISTERED = ("implementation", "variant")
-"""Decorators that say what a function is."""
+_REGISTRATIONS = ("implementation", "variant")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -109,7 +108,7 @@ def _piece(path: Path, module: Module, node: ast.stmt) -> CodePiece:
     dropped: set[int] = set()
     for inner in ast.walk(node):
         if isinstance(inner, _Function):
-            out = [d for d in inner.decorator_list if _decorator_name(d) in _REGISTERED]
+            out = [d for d in inner.decorator_list if _decorator_name(d) in _REGISTRATIONS]
             if ast.get_docstring(inner, clean=False) is not None and len(inner.body) > 1:
                 out.append(inner.body[0])  # type: ignore[arg-type]
             for part in out:

@@ -16,7 +16,7 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.pieces import CodePiece, bare
-from compare.model.op import LIBRARY, Implementation
+from compare.model.op import LIBRARY, ROUTES, Implementation
 from compare.records.reading import read_bytes, read_text
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -84,7 +84,7 @@ def own_sources(impl: Implementation) -> list[Path]:
     else:
         file = Path(code_of(impl.run).co_filename)
         found = with_includes(file) if file.suffix == ".cu" else _with_imports(file)
-        if impl.way == "cuda":
+        if impl.route in ROUTES:
             # Its kernels are in the files of the ops that it names.
             named = {text for path in found for text in module_of(path).strings}
             for path in KERNELS.glob("*.cuh"):
@@ -95,10 +95,10 @@ def own_sources(impl: Implementation) -> list[Path]:
 
 
 def cpp_file(impl: Implementation) -> Path | None:
-    """The C++ host code of an implementation; None: it has none, or it is generated from its launch table."""
+    """The C++ host code of an implementation, where it is written by hand; None: its host code is Python."""
     folders = {"pybind": PYBIND, LIBRARY: PYBIND / LIBRARY}
-    file = folders.get(impl.route, PYBIND / "none") / f"{impl.op}.cu"
-    return file if file.is_file() else None
+    file = folders[impl.route] / f"{impl.op}.cu" if impl.route in folders else None
+    return file if file is not None and file.is_file() else None
 
 
 def code_of(function: Callable[..., Any]) -> CodeType:

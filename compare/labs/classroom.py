@@ -244,7 +244,7 @@ def _elsewhere(
     for pattern in (
         "torch_impl/{}.py",
         "triton_impl/{}.py",
-        "cuda_impl/rawkernel/{}.py",
+        "cuda_impl/launches/{}.py",
         "cuda_impl/kernels/{}*/*.cuh",
         "cuda_impl/kernels/{}.cuh",
     ):

@@ -360,10 +360,12 @@ def _case(text: str, op: Op, place: str) -> Case:
 def _is_registered(op: str, label: str) -> bool:
     """Whether the project has an implementation, by the text of its modules: to import them takes seconds."""
     route, _, variant = label.partition(".")
-    folder = {"torch": "torch_impl", "triton": "triton_impl"}.get(route, "cuda_impl/rawkernel")
+    folder = {"torch": "torch_impl", "triton": "triton_impl"}.get(route, "cuda_impl/launches")
     file = registry.ROOT / folder / f"{op}.py"
-    written = label if route in ("torch", "triton") else f"cupy.{variant}"
-    return file.is_file() and f'"{written}"' in file.read_text()
+    # @implementation("softmax", "triton.online", and @variant("softmax", "online", with a name for the op or not.
+    name = re.escape(label if route in ("torch", "triton") else variant)
+    written = rf'(?m)^@\w+\(\s*[\w"]+,\s*"{name}"'
+    return file.is_file() and re.search(written, file.read_text()) is not None
 
 
 def _line(path: Path, error: str) -> str:

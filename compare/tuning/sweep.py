@@ -89,7 +89,7 @@ def trials(
         parameters[impl.label] = _defaults(declaring, names)
         if declaring is not impl:
             notes[impl.label] = (
-                f"its {' and '.join(names)} is a constant of its C++ host code, fixed at compile time. "
+                f"its C++ is compiled for the default of {' and '.join(names)}. "
                 f"{declaring.label} launches the same kernel with other values"
             )
             continue

@@ -33,7 +33,7 @@ _OF_TRITON = ("__init__", "addresses", "interpreter", "libdevice")
 """Of `triton_impl`, what every worker needs."""
 _PACKAGES = ("compare", "cuda_impl", "ops", "torch_impl", "triton_impl")
 _KERNELS = re.compile(
-    rf"(torch_impl|triton_impl\.(?!({'|'.join(_OF_TRITON)})$)|cuda_impl\.(rawkernel|pybind))\b.*"
+    rf"(torch_impl|triton_impl\.(?!({'|'.join(_OF_TRITON)})$)|cuda_impl\.(launches|pybind))\b.*"
 )
 _INCLUDE = re.compile(r'#\s*include\s*[<"]([^>"\n]+)[>"]')
 
@@ -93,7 +93,7 @@ def hidden(file: Path, others: Path) -> Hidden:
         ROOT: [ROOT / name for name in ("compare", "cuda_impl", "ops", "triton_impl")],
         triton: [triton / f"{name}.py" for name in _OF_TRITON],
         KERNELS: [KERNELS / name for name in HEADERS],
-        KERNELS.parent / "rawkernel": [],
+        KERNELS.parent / "launches": [],
         KERNELS.parent / "pybind": [],
         others.resolve(): [],
         cache: _shared_builds(),

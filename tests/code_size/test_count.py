@@ -18,6 +18,7 @@ from compare.code_size.concepts import CONCEPTS, concepts_of
 from compare.code_size.count import code_size, kept_code_size, launched
 from compare.code_size.hashes import source_hash
 from compare.code_size.pieces import CodePiece, size
+from compare.code_size.sources import cpp_file
 from compare.history.recorded import recorded
 from compare.model.op import WAYS, Implementation
 from compare.model.result import CodeSize, Comparison, RoleSize
@@ -52,7 +53,7 @@ def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> 
     assert found.lines == sum(part.lines for part in (found.kernel, *host, found.helpers, found.shared))
     assert found.tokens == found.whole.tokens > found.lines
     assert (found.kernel.tokens > 0) == (impl.way in WAYS[1:])
-    assert (found.binding.tokens > 0) == (found.module.tokens > 0) == (impl.route in ("pybind", "library"))
+    assert (found.binding.tokens > 0) == (found.module.tokens > 0) == (cpp_file(impl) is not None)
     assert set(found.concepts) <= CONCEPTS.keys()
     if impl.way in WAYS[1:]:
         assert {"pointer arithmetic", "launch configuration"} <= set(found.concepts)

@@ -17,7 +17,7 @@ from compare.model.result import CodeSize
 from loops import for_each
 
 TRITON = "triton_impl/sums.py"
-CUPY = "cuda_impl/rawkernel/sums.py"
+CUPY = "cuda_impl/launches/sums.py"
 KERNELS = "cuda_impl/kernels/sums.cuh"
 PYBIND = "cuda_impl/pybind/sums.cu"
 
@@ -114,7 +114,7 @@ def function(file: Path, name: str) -> Callable[..., None]:
         ("triton.mine", TRITON, "WIDTH", "triton_impl/elsewhere.py"),
         ("triton.mine", TRITON, "twice", "triton_impl/elsewhere.py"),
         ("triton.mine", TRITON, "grid", "triton_impl/elsewhere.py"),
-        ("cupy.mine", CUPY, "grid", "cuda_impl/rawkernel/elsewhere.py"),
+        ("cupy.mine", CUPY, "grid", "cuda_impl/launches/elsewhere.py"),
         ("cupy.mine", KERNELS, "WIDTH", "cuda_impl/kernels/elsewhere.cuh"),
         ("cupy.mine", KERNELS, "twice", "cuda_impl/kernels/sums/elsewhere.cuh"),
         ("cupy.mine", KERNELS, "sums_kernel", "cuda_impl/kernels/elsewhere.cuh"),

@@ -331,11 +331,7 @@ def spill_nothing(op: str, arch: str, groups: list[list[str]]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("op", "dtype"),
-    [
-        (op, dtype)
-        for op in registry.op_names()
-        for dtype in registry.get_op(op).dtypes
-    ],
+    [(op, dtype) for op in registry.op_names() for dtype in registry.get_op(op).dtypes],
 )
 def test_nvcc_builds_every_module(op: str, dtype: str) -> None:
     """A name in host code may clash with one that only the GPU's build of the kernels declares; and a module

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from cuda_impl.heads_map import for_tma, heads_map
+from cuda_impl.launch import Buffer
+from cuda_impl.layouts import for_tma
 from cuda_impl.loader import kernel
+from cuda_impl.tensor_maps import heads_map
 from loops import for_each
 from rows import labelled
 
@@ -82,7 +84,7 @@ def is_right(mistake: str) -> bool:
     """Whether the kernel with that mistake computes what it should."""
     q, k, v = torch.randn(3, 1, 64, 1, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     o = torch.empty(64, 64)
-    maps = [heads_map(x, 64) for x in (q, k, v)]
+    maps = [heads_map(x, 64).encode(x.data_ptr()) for x in (q, k, v)]
     run = kernel(TWO_PRODUCTS, "two_products", CPU)
     number = np.int32(MISTAKES.index(mistake))
     run((1,), (128,), (*maps, o.data_ptr(), number), shared_mem=3 * 64 * 64 * 2 + 1024)
@@ -144,4 +146,6 @@ def test_rows_that_tma_cannot_step_through_are_copied() -> None:
     one_head = x.as_strided((2, 5, 1, 64), (960, 192, 7, 1))  # its stride of 7 is never used
     assert for_tma(one_head) is one_head
     for other in (x[..., ::2], x[:, :1].expand(2, 5, 3, 64), torch.zeros(2, 5, 3, 65).half()[..., :64]):
-        assert for_tma(other).is_contiguous()
+        copied = for_tma(other)
+        assert isinstance(copied, Buffer)
+        assert copied.source is other

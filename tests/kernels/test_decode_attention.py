@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import cuda_impl.rawkernel.decode_attention
+import cuda_impl.launches.decode_attention
 import triton_impl.decode_attention
 from compare import registry
 from compare.model.op import Implementation, case
@@ -106,5 +106,5 @@ def test_the_fewest_splits_that_fill_the_last_wave(
     units: int, tiles: int, blocks: int, sequences: int, splits: int
 ) -> None:
     """The same in Triton and CUDA; from C++ the same bits show it."""
-    for module in (triton_impl.decode_attention, cuda_impl.rawkernel.decode_attention):
+    for module in (triton_impl.decode_attention, cuda_impl.launches.decode_attention):
         assert module.splits_of(units, tiles, blocks, sequences) == splits

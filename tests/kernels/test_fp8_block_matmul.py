@@ -8,7 +8,8 @@ import torch
 import triton_impl.fp8_block_matmul
 from compare import registry
 from compare.model.op import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
+from cuda_impl.launches.fp8_block_matmul import prefetched
+from cuda_impl.launches.scaled_matmul import PROMOTED_TILES, tile_for
 from loops import for_each
 from on_device import each_of
 from torch_impl.quantize_fp8 import naive as quantized
@@ -45,7 +46,7 @@ def test_each_scale_counts_where_it_applies(impl: Implementation) -> None:
 
 # Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.
 @pytest.mark.parametrize("sizes", [(20, 200, 1100), (270, 131, 645)])
-@pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
+@pytest.mark.parametrize(("BLOCK_N", "WAVES"), [tile[:2] for tile in PROMOTED_TILES])
 def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, int]) -> None:
     c = case("fp8", **dict(zip("MNK", sizes, strict=True)))
     inputs = OP.make_inputs(c, torch.Generator().manual_seed(0), torch.device("cpu"))
@@ -65,7 +66,7 @@ def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, 
     ],
 )
 def test_tiles_keep_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) -> None:
-    assert tile_of(M, N, processors=132) == tile
+    assert tile_for(PROMOTED_TILES, M, N, 132) == tile
 
 
 @for_each(

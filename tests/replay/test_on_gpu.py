@@ -170,7 +170,7 @@ MATMUL = """
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.matmul import multicast, wgmma
+from cuda_impl.launches.matmul import multicast, wgmma
 
 
 @implementation("matmul", "cupy.own_tma", level="hopper", requires="sm_90a")

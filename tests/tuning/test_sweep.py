@@ -92,7 +92,7 @@ def test_values_by_hand_and_several_parameters_make_every_choice_that_a_row_has(
 def test_what_is_fixed_says_so_and_names_who_can_change_it() -> None:
     found = tried("THREADS")
     assert found.parameters["pybind.a"] == (("THREADS", 256),)
-    assert "its THREADS is a constant of its C++ host code" in found.notes["pybind.a"]
+    assert "its C++ is compiled for the default of THREADS" in found.notes["pybind.a"]
     assert "cupy.a launches the same kernel" in found.notes["pybind.a"]
     assert "cupy.a" not in found.notes
     found = tried("THREADS", "WARPS=4", among=["cupy.b"], keep=())
@@ -191,12 +191,12 @@ def test_a_run_checks_and_compiles_every_value(tmp_path: Path) -> None:
     default = rows["cupy.scalar"]
     assert default.resources[0].block == (256, 1, 1)
     assert (default.configuration.text, default.configuration.default) == ("THREADS=256", "")
-    assert "is a constant of its C++ host code" in rows["pybind.scalar"].configuration.unmatched
+    assert "is compiled for the default of THREADS" in rows["pybind.scalar"].configuration.unmatched
     assert rows["torch.eager"].configuration.text == ""
     assert set(compared.code_sizes) == {"torch.eager", "cupy.scalar", "pybind.scalar"}
     text = terminal.render(compared, 200)
     assert "With other values on N=1000,fp32, compiled here for sm_90" in text
-    assert "constant of its C++ host code" in text
+    assert "compiled for the default of THREADS" in text
 
 
 def test_a_value_that_is_not_taken_is_a_row_that_says_so(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ FOUND = isolation.found()
             "from triton_impl.softmax import onepass",
             "it imports triton_impl.softmax.onepass (line 1): hand in",
         ),
-        ("import cuda_impl.rawkernel.softmax as s", "it imports cuda_impl.rawkernel.softmax"),
+        ("import cuda_impl.launches.softmax as s", "it imports cuda_impl.launches.softmax"),
         ("def f():\n    from torch_impl import softmax", "torch_impl.softmax (line 2)"),
         ("from ops.softmax import OP", "ops.softmax.OP"),
         ("from compare.checking import reference", "compare.checking.reference"),

@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.vector_add import scalar
+from cuda_impl.launches.vector_add import scalar
 
 
 @implementation("vector_add", "cupy.mine", level="naive")

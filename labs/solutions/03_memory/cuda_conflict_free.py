@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.transpose import padded
+from cuda_impl.launches.transpose import padded
 
 
 @implementation("transpose", "cupy.mine", level="tiled")

@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.transpose import naive
+from cuda_impl.launches.transpose import naive
 
 
 @implementation("transpose", "cupy.mine", level="naive")

@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.softmax import online
+from cuda_impl.launches.softmax import online
 
 
 @implementation("softmax", "cupy.mine", level="tiled")

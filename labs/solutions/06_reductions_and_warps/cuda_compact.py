@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.compact import twopass
+from cuda_impl.launches.compact import twopass
 
 
 @implementation("compact", "cupy.mine", level="tiled")

@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.histogram import shared
+from cuda_impl.launches.histogram import shared
 
 
 @implementation("histogram", "cupy.mine", level="tiled")

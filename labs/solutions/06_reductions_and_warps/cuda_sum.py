@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.reduce_sum import shuffle
+from cuda_impl.launches.reduce_sum import shuffle
 
 
 @implementation("reduce_sum", "cupy.mine", level="tiled")

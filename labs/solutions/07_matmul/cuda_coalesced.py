@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.matmul import coalesced
+from cuda_impl.launches.matmul import coalesced
 
 
 @implementation("matmul", "cupy.mine", level="naive")

@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.matmul import tensor_core
+from cuda_impl.launches.matmul import tensor_core
 
 
 @implementation("matmul", "cupy.mine_mma", level="tensor_core")

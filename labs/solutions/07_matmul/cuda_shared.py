@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.matmul import shared
+from cuda_impl.launches.matmul import shared
 
 
 @implementation("matmul", "cupy.mine_shared", level="tiled")

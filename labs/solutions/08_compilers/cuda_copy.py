@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.stream_copy import vectorized
+from cuda_impl.launches.stream_copy import vectorized
 
 
 @implementation("stream_copy", "cupy.mine", level="tiled")

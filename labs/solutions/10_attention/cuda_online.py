@@ -3,7 +3,7 @@
 import torch
 
 from compare.registry import implementation
-from cuda_impl.rawkernel.attention import online
+from cuda_impl.launches.attention import online
 
 
 @implementation("attention", "cupy.mine", level="tiled")
