@@ -103,9 +103,9 @@ def zeros_like(x: Tensor) -> Tensor:
     return zeros(x.shape, x.dtype, x.device)
 
 
-def copied(x: Tensor, strides: Sequence[int] = ()) -> Tensor:
-    """A copy of x with these strides: contiguous without."""
-    return cast(Tensor, Buffer(tuple(x.shape), x.dtype, x.device, tuple(strides), source=x))
+def copied(x: Tensor, strides: Sequence[int] = (), *, zeroed: bool = False) -> Tensor:
+    """A copy of x with these strides, contiguous without; zeros between rows if ``zeroed``."""
+    return cast(Tensor, Buffer(tuple(x.shape), x.dtype, x.device, tuple(strides), zeroed, source=x))
 
 
 class Offset(NamedTuple):
@@ -441,6 +441,8 @@ def copy_of(x: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     strides = buffer.stride()
     extent = max(map(math.prod, zip(buffer.shape, strides, strict=True)), default=1)
     memory = _empty(x, (extent if buffer.numel() else 0,), x.dtype)
+    if buffer.zeroed:
+        memory.zero_()
     return memory.as_strided(buffer.shape, strides).copy_(x)
 
 

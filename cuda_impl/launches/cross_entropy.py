@@ -8,7 +8,6 @@ from compare.arguments import check_targets
 from compare.device import multiprocessors
 from cuda_impl.launch import (
     Argument,
-    Buffer,
     Kernel,
     Launch,
     Offset,
@@ -31,7 +30,7 @@ def tile_of(x: Tensor) -> int:
     return PACKS * THREADS * vector(x)
 
 
-def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Buffer]:
+def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """``logits`` with contiguous rows, a copy if they are not, and an uninitialised loss."""
     check_targets("cross_entropy", logits, targets)
     return contiguous_rows(logits), empty((logits.size(0),), torch.float32, logits.device)

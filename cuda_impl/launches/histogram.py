@@ -6,12 +6,12 @@ import torch
 
 from compare.arguments import check_bytes
 from compare.device import multiprocessors
-from cuda_impl.launch import Buffer, Kernel, Launch, Plan, Tensor, ceil_div, int32, int64, variant, zeros
+from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, int32, int64, variant, zeros
 
 BINS, COPIES = 256, 64
 
 
-def checked(x: Tensor) -> tuple[int, Buffer]:
+def checked(x: Tensor) -> tuple[int, Tensor]:
     """The length of x, and counts of 0."""
     check_bytes("histogram", x)
     return x.numel(), zeros((BINS,), torch.int64, x.device)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, int64, variant
@@ -38,7 +36,7 @@ def whole_pairs(x: Tensor) -> Tensor:
     """``x`` if its rows are contiguous, 16-byte aligned and of whole pairs, else such a copy, with zeros
     behind an odd K."""
     K = x.size(1)
-    return padded(x) if K % 2 == 0 else replace(copied(x, (ceil_div(K, 16) * 16, 1)), zeroed=True)
+    return padded(x) if K % 2 == 0 else copied(x, (ceil_div(K, 16) * 16, 1), zeroed=True)
 
 
 TENSOR_CORE = Kernel("int8_matmul_tensor_core_kernel<128, 128, 32, 2, 2, 4>")

@@ -11,7 +11,6 @@ from compare.arguments import check_same
 from compare.device import multiprocessors
 from cuda_impl.launch import (
     CTYPES,
-    Buffer,
     Instance,
     Kernel,
     Launch,
@@ -34,7 +33,7 @@ def kernel(variant: str, *constants: int, is_relaunched: bool = False) -> Kernel
     return Kernel(template, ELEMENT=lambda T: [CTYPES[T], *more], CONSTANTS=[constants])
 
 
-def sums(count: int, x: Tensor) -> Buffer:
+def sums(count: int, x: Tensor) -> Tensor:
     """A vector of ``count`` fp32 elements; for 1 a scalar."""
     return empty((count,) if count > 1 else (), torch.float32, x.device)
 

@@ -13,7 +13,6 @@ from compare.arguments import check_scaled_product
 from compare.device import multiprocessors
 from cuda_impl.launch import (
     Argument,
-    Buffer,
     Instance,
     Kernel,
     Launch,
@@ -42,7 +41,7 @@ class Product(NamedTuple):
     a: Tensor
     b: Tensor
     scales: tuple[Tensor, Tensor]
-    c: Buffer
+    c: Tensor
     M: int
     N: int
     K: int

@@ -138,21 +138,21 @@ def windowed_place(word: int, column: int) -> int:
 
 def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
     """Shared-memory accesses of each variant's first warp, for elements of ``itemsize`` bytes."""
-    found: dict[str, tuple[Access, ...]] = {"naive": ()}
+    accesses: dict[str, tuple[Access, ...]] = {"naive": ()}
     lanes = range(WARP)
     for layout, place in PLACES.items():
         row = tuple(place(0, lane) * itemsize for lane in lanes)
         column = tuple(place(lane, 0) * itemsize for lane in lanes)
-        found[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
+        accesses[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
     VEC, ROW_PACKS = 16 // itemsize, 256 // 16
     # The first vector of each lane's first transposed square, and what a warp loads of them.
     down = tuple(
         16 * packed_place(lane % ROW_PACKS * VEC, lane // ROW_PACKS, itemsize) for lane in range(WARP)
     )
     along = tuple(16 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS, itemsize) for lane in range(WARP))
-    found["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
+    accesses["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
     # The first words of the first row, and what a warp loads of them for the first two rows of y.
     words = tuple(4 * windowed_place(0, lane) for lane in lanes)
     packs = tuple(4 * windowed_place(4 * (lane % ROW_PACKS), lane // ROW_PACKS) for lane in lanes)
-    found["windowed"] = (Access("store", words, 4), Access("load", packs, 4))
-    return found
+    accesses["windowed"] = (Access("store", words, 4), Access("load", packs, 4))
+    return accesses

@@ -22,8 +22,8 @@ from compare.model.result import KernelResources
 from compare.resources.profiler import from_profiler
 from conftest import HAS_GPU
 from cuda_impl import build, pybind
-from cuda_impl.loader import kernel
 from cuda_impl.launches.matmul import tile_for
+from cuda_impl.loader import kernel
 from loops import for_each, for_each_of_group
 from on_device import outputs_of, skip_unless_supported
 
