@@ -37,8 +37,8 @@ def VECS(T: torch.dtype) -> tuple[int, int]:
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
-    """``x`` with contiguous rows; a copy if they are not."""
-    return x if x.stride(1) == 1 or x.size(1) <= 1 else copied(x)
+    """``x`` with contiguous rows, in any number of dimensions; a copy if they are not."""
+    return x if x.stride(-1) == 1 or x.size(-1) <= 1 else copied(x)
 
 
 def vec(x: Tensor) -> int:
