@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,7 +104,7 @@ def begun_early(op: str) -> Iterator[None]:
 def main(op: str, target: str) -> None:
     """Build, and print the answer."""
     os.setpgrp()  # a process group with its compilers: Ctrl-C reaches only the run, which stops this process
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     answer: dict[str, float | str | None] = {"seconds": None}
     try:
@@ -114,10 +115,18 @@ def main(op: str, target: str) -> None:
         print(json.dumps(answer), flush=True)
 
 
+def _leave(number: int, frame: object) -> None:
+    """Exit at the first signal, and do not let a further one interrupt the cleaning up."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # ignored, it would be for compilers too
+    sys.exit(1)
+
+
 def _end_with_stdin() -> None:
-    """Wait until stdin closes, then terminate this process and its compilers."""
+    """Wait until stdin closes, then end this process and its compilers, also those just started."""
     os.read(sys.stdin.fileno(), 1)
-    os.killpg(0, signal.SIGTERM)
+    while True:
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -461,8 +461,20 @@ def host_header(watched: bool = False) -> Path:
 
     Parsing CUDA's headers takes longer than compiling most kernels.
     """
-    text = '#include "launch.h"\n'
-    return _compiled_header(*_header("host", text, (flags.HOST,), _kernel_command(watched)))
+    text, command = '#include "launch.h"\n', _kernel_command(watched)
+    # g++ does not check whether a header has changed since it was precompiled.
+    compilers = _identity(gxx()), _identity(cuda_include() / "cuda_fp16.h")
+    name = f"host-{digest(_contents(text, (flags.HOST,)), command, *compilers)}.h"
+
+    def write(product: Path) -> None:
+        product.write_text(text)
+
+    def compile_it(product: Path) -> None:
+        run([*command, "-x", "c++-header", header, "-o", product], name)
+
+    header = _cached(name, write)
+    _cached(f"{name}.gch", compile_it)
+    return header
 
 
 def shared_host_builds() -> list[Path]:
@@ -473,36 +485,6 @@ def shared_host_builds() -> list[Path]:
 
 def _kernel_command(watched: bool) -> list[str]:
     return [*_host_command(sanitizing()), *(_WATCH if watched else ())]
-
-
-Header = tuple[str, str, list[str]]
-"""A header's name in the cache, its text, and the g++ command for it and for sources that start with it."""
-
-
-def _pybind_header() -> Header:
-    """The header of host builds of modules: pybind11's headers take the longest to parse."""
-    text = '#include "cuda_runtime.h"\n#include "common.cuh"\n#include "tensor.h"\n'
-    command = [*_host_command(sanitizing()), *_pybind_includes(), "-fvisibility=hidden"]
-    return _header("pybind", text, (flags.HOST, flags.KERNELS, PYBIND), command)
-
-
-def _header(stem: str, text: str, folders: tuple[Path, ...], command: list[str]) -> Header:
-    # g++ does not check whether a header has changed since it was precompiled.
-    others = _identity(gxx()), _identity(cuda_include() / "cuda_fp16.h"), pybind11.__version__
-    return f"{stem}-{digest(_contents(text, folders), command, *others)}.h", text, command
-
-
-def _compiled_header(name: str, text: str, command: list[str], *, precompiled: bool = True) -> Path:
-    def write(product: Path) -> None:
-        product.write_text(text)
-
-    def compile_it(product: Path) -> None:
-        run([*command, "-x", "c++-header", header, "-o", product], name)
-
-    header = _cached(name, write)
-    if precompiled:
-        _cached(f"{name}.gch", compile_it)
-    return header
 
 
 def host_kernel(source: str, name: str, watched: bool = False) -> Path:
@@ -754,7 +736,7 @@ def pybind_is_built(op: str, target: str) -> bool:
 
 
 def module_text(op: str, dtype: str = "") -> str:
-    """The C++ of an op's module: ``pybind/<op>.cu``, or generated from its launch tables, for one dtype or all."""
+    """The C++ of an op's module: ``pybind/<op>.cu``, or what its launch tables give, for one dtype or all."""
     file = PYBIND / f"{op}.cu"
     if file.is_file():
         return file.read_text()
@@ -775,24 +757,22 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
     """The module's name in the cache, and the function that builds it."""
     arch, _, dtype = target.partition("-")
     text = module_text(op, dtype)
+    libraries: list[str | Path] = []
     if target == "host":
-        header = _pybind_header()
-        command = [*header[-1], "-include", str(cache_dir() / header[0]), "-x", "c++"]
-        libraries = ["-x", "none", cache_dir() / _host_runtime_name()]
-        compiler = _identity(gxx())
+        runtime = flags.HOST / "cuda_runtime.h"
+        includes = ["-include", str(runtime), *_pybind_includes(), "-fvisibility=hidden"]
+        command = [*_host_command(sanitizing()), *includes, "-x", "c++"]
+        libraries += ["-x", "none", cache_dir() / _host_runtime_name()]
+        compiler = _identity(gxx()) + _contents(runtime.read_text(), (flags.HOST,))
     else:
-        command, libraries = _nvcc_module_command(op, (arch,)), []
+        command = _nvcc_module_command(op, (arch,))
         command += [f"-DONLY={dtype.upper()}", "-include", str(_ONLY)] if dtype else []
         compiler = _identity(nvcc()) + _identity(gxx()) + (_ONLY.read_text() if dtype else "")
 
     def make(product: Path) -> None:
         if target == "host":
-            with ThreadPoolExecutor(1) as pool:
-                runtime = pool.submit(host_runtime)
-                # To precompile it takes longer than the first module gains, which a newcomer waits for.
-                _compiled_header(*header, precompiled=any(cache_dir().glob("*-host-*.so")))
-                runtime.result()
-        _make_module(op, text, command, libraries, product)
+            host_runtime()
+        _make_module(_module_source(op, text), command, libraries, product)
 
     sources = _pybind_sources(text, *((flags.HOST,) if target == "host" else ()))
     key = digest(sources, target, command, libraries, compiler)
@@ -804,7 +784,7 @@ def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     text = module_text(op)
     product = folder / _pybind_name(op, "-".join(map(flags.target, archs)), _pybind_sources(text))
-    _make_module(op, text, _nvcc_module_command(op, archs), [], product)
+    _make_module(_module_source(op, text), _nvcc_module_command(op, archs), [], product)
     return product
 
 
@@ -842,13 +822,16 @@ def _nvcc_module_command(op: str, archs: tuple[str, ...]) -> list[str]:
     return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes(), *cccl]
 
 
-def _make_module(op: str, text: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
-    file = PYBIND / f"{op}.cu"
-    if not file.is_file():
-        file = _cached(f"{op}-{digest(text)}.cu", lambda generated: _write(generated, text))
-    log = run([*command, file, *libraries, "-o", product], f"{op}.cu")
-    _refuse_remarks(log, f"{op}.cu")
+def _module_source(op: str, text: str) -> Path:
+    """The file of an op's module: written by hand, or in the cache, for the reader too."""
+
+    def write(product: Path) -> None:
+        product.write_text(text)
+
+    by_hand = PYBIND / f"{op}.cu"
+    return by_hand if by_hand.is_file() else _cached(f"{op}-{digest(text)}.cu", write)
 
 
-def _write(file: Path, text: str) -> None:
-    file.write_text(text)
+def _make_module(source: Path, command: list[str], libraries: list[str | Path], product: Path) -> None:
+    log = run([*command, source, *libraries, "-o", product], source.name)
+    _refuse_remarks(log, source.name)

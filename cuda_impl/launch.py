@@ -1,4 +1,4 @@
-"""The launch table of a CUDA variant: written once, executed through cupy, on the CPU, by a capture, from C++.
+"""Launch tables of CUDA variants: written once, executed through cupy, on the CPU, by a capture, from C++.
 
 A variant is a function from tensors to a `Plan`: the memory that a call allocates, and its launches.  It may
 depend on its arguments' layouts alone (`layout_of`), never on their values, so a plan is made once a layout
@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class Buffer:
     strides: tuple[int, ...] = ()
     """In elements; none: contiguous."""
     zeroed: bool = False
-    source: torch.Tensor | Buffer | None = None
+    source: Tensor | None = None
     """What it is a copy of."""
 
     def size(self, dim: int) -> int:
@@ -76,7 +76,8 @@ class Buffer:
         return 0
 
 
-Tensor = torch.Tensor | Buffer
+Tensor = torch.Tensor
+"""An argument of a call, or a `Buffer` in its place: the functions below return one as a tensor."""
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -85,26 +86,26 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(steps[i:]) for i in range(len(shape)))
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Buffer:
-    return Buffer(tuple(shape), dtype, device)
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return cast(Tensor, Buffer(tuple(shape), dtype, device))
 
 
-def empty_like(x: Tensor) -> Buffer:
+def empty_like(x: Tensor) -> Tensor:
     """Contiguous, of x's shape and dtype."""
-    return Buffer(tuple(x.shape), x.dtype, x.device)
+    return empty(x.shape, x.dtype, x.device)
 
 
-def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Buffer:
-    return Buffer(tuple(shape), dtype, device, zeroed=True)
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return cast(Tensor, Buffer(tuple(shape), dtype, device, zeroed=True))
 
 
-def zeros_like(x: Tensor) -> Buffer:
-    return Buffer(tuple(x.shape), x.dtype, x.device, zeroed=True)
+def zeros_like(x: Tensor) -> Tensor:
+    return zeros(x.shape, x.dtype, x.device)
 
 
-def copied(x: Tensor, strides: Sequence[int] = ()) -> Buffer:
-    """A copy of x with these strides: contiguous without."""
-    return Buffer(tuple(x.shape), x.dtype, x.device, tuple(strides), source=x)
+def copied(x: Tensor, strides: Sequence[int] = (), *, zeroed: bool = False) -> Tensor:
+    """A copy of x with these strides, contiguous without; zeros between rows if ``zeroed``."""
+    return cast(Tensor, Buffer(tuple(x.shape), x.dtype, x.device, tuple(strides), zeroed, source=x))
 
 
 class Offset(NamedTuple):
@@ -121,7 +122,7 @@ class Mapped(NamedTuple):
     encode: Callable[[int], np.void]
 
 
-Argument = torch.Tensor | Buffer | Offset | Mapped | np.generic
+Argument = Tensor | Offset | Mapped | np.generic
 """A tensor stands for its address; a number states its size: ``np.int64(N)``."""
 
 
@@ -140,14 +141,24 @@ class Launch(NamedTuple):
     """Programmatic dependent launch: as of `cuda_impl.loader.kernel`."""
 
 
-class Plan:
-    """The outputs of a call and its launches, in order; without launches where no output has an element."""
+MOST_BLOCKS = (1 << 31) - 1
 
-    def __init__(self, result: Buffer | tuple[Buffer, ...], *launches: Launch) -> None:
+
+class Plan:
+    """The outputs of a call and its launches, in order; without launches where no output has an element.
+
+    Raises:
+        NotImplementedError: a launch has more blocks than a grid can have.
+    """
+
+    def __init__(self, result: Tensor | tuple[Tensor, ...], *launches: Launch) -> None:
         self.result = result
         outputs = result if isinstance(result, tuple) else (result,)
         some = any(output.numel() for output in outputs)
         self.launches = tuple(launch for launch in launches if launch.grid > 0) if some else ()
+        most = max((launch.grid for launch in self.launches), default=0)
+        if most > MOST_BLOCKS:
+            raise NotImplementedError(f"{most} blocks: a grid has at most {MOST_BLOCKS}")
 
 
 class Instance(str):
@@ -173,7 +184,7 @@ class Kernel:
         template: str,
         dtypes: Sequence[torch.dtype] = tuple(CTYPES),
         source: str = "",
-        **choices: Sequence[object] | Callable[..., Iterable[object]],
+        **choices: Any,
     ) -> None:
         self.template, self.dtypes, self.source, self._choices = template, dtypes, source, choices
 
@@ -210,9 +221,7 @@ Plans = Callable[..., Plan]
 Run = Callable[..., Any]
 
 
-def variant(
-    op: str, name: str, *, kernels: Sequence[Kernel], **declared: Any
-) -> Callable[[Plans], Variant]:
+def variant(op: str, name: str, *, kernels: Sequence[Kernel], **declared: Any) -> Callable[[Plans], Variant]:
     """Register ``cupy.<name>`` of an op: a function from tensors to a `Plan`.
 
     Args:
@@ -320,7 +329,7 @@ class Planned:
         for output in _each(plan.result):
             self._add(output)
 
-    def _add(self, tensor: Tensor) -> None:
+    def _add(self, tensor: object) -> None:
         if id(tensor) in self._numbers:
             return
         if not isinstance(tensor, Buffer):
@@ -330,7 +339,7 @@ class Planned:
         self._numbers[id(tensor)] = len(self.tensors) + len(self.buffers)
         self.buffers.append(tensor)
 
-    def number(self, tensor: Tensor) -> int:
+    def number(self, tensor: object) -> int:
         return self._numbers[id(tensor)]
 
     def result(self) -> int | tuple[int, ...]:
@@ -360,7 +369,11 @@ class Planned:
         make: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
         if not is_like:
             make = functools.partial(_empty, shape=buffer.shape, dtype=buffer.dtype)
-        return number, functools.partial(_zeroed, make) if buffer.zeroed else make
+        if not buffer.zeroed:
+            return number, make
+        if buffer.device.type != "cuda":
+            return number, functools.partial(_zeroed, make)
+        return number, functools.partial(_zeroed_on_gpu, make, build.cupy().cuda.runtime.memsetAsync)
 
     def through_python(self) -> Run:
         """A function of the call's tensors that allocates, launches and returns the outputs."""
@@ -374,7 +387,7 @@ class Planned:
         def call(*tensors: torch.Tensor) -> Any:
             held = [*tensors]
             for number, make in makers:
-                held.append(make(held[number]))  # noqa: PERF401 - a copy may be of a buffer before
+                held.append(make(held[number]))  # a copy may be of a buffer before it
             for run, grid, block, args, shared_bytes in launches:
                 run(grid, block, args(held), shared_bytes)
             return held[result] if isinstance(result, int) else tuple([held[number] for number in result])
@@ -412,11 +425,14 @@ def _empty(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch
 
 
 def _zeroed(make: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return make(x).zero_()
+
+
+def _zeroed_on_gpu(
+    make: Callable[[torch.Tensor], torch.Tensor], memset: Callable[..., None], x: torch.Tensor
+) -> torch.Tensor:
     memory = make(x)
-    if not memory.is_cuda:
-        return memory.zero_()
-    stream = torch._C._cuda_getCurrentRawStream(memory.get_device())
-    build.cupy().cuda.runtime.memsetAsync(memory.data_ptr(), 0, memory.nbytes, stream)
+    memset(memory.data_ptr(), 0, memory.nbytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
     return memory
 
 
@@ -425,6 +441,8 @@ def copy_of(x: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     strides = buffer.stride()
     extent = max(map(math.prod, zip(buffer.shape, strides, strict=True)), default=1)
     memory = _empty(x, (extent if buffer.numel() else 0,), x.dtype)
+    if buffer.zeroed:
+        memory.zero_()
     return memory.as_strided(buffer.shape, strides).copy_(x)
 
 
@@ -455,7 +473,9 @@ def module_text(op: str, dtype: str = "") -> str:
     tables = (each for each in vars(module).values() if isinstance(each, Variant) and each.op == op)
     kernels = dict.fromkeys(kernel for table in tables for kernel in table.kernels)
     dtypes = [TORCH_DTYPES[name] for name in ([dtype] if dtype else get_op(op).dtypes)]
-    instances = dict.fromkeys(name for each in dtypes for kernel in kernels for name in kernel.instances(each))
+    instances = dict.fromkeys(
+        name for each in dtypes for kernel in kernels for name in kernel.instances(each)
+    )
     sources = dict.fromkeys((op, *(instance.source or op for instance in instances)))
     return _MODULE.format(
         op=op,

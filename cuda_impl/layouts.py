@@ -30,13 +30,15 @@ def packed(x: Tensor) -> Tensor:
 
 # --------------------------------------------------------------------------- rows of x[M,N]
 
-VECS = (lambda T, **_: (16 // T.itemsize, 1))
-"""The choices of `vec`."""
+
+def VECS(T: torch.dtype) -> tuple[int, int]:
+    """What `vec` returns."""
+    return 16 // T.itemsize, 1
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
-    """``x`` with contiguous rows; a copy if they are not."""
-    return x if x.stride(1) == 1 or x.size(1) <= 1 else copied(x)
+    """``x`` with contiguous rows, in any number of dimensions; a copy if they are not."""
+    return x if x.stride(-1) == 1 or x.size(-1) <= 1 else copied(x)
 
 
 def vec(x: Tensor) -> int:

@@ -85,6 +85,7 @@ class _CudaKernel:
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
         self._overlap = overlap
+        self._configs: dict[tuple[object, ...], Any] = {}
         self._has_plain_floats: bool | None = None
         major, minor = torch.cuda.get_device_capability(self._device)
         options = build.nvrtc_options(source, f"sm_{major}{minor}")
@@ -121,12 +122,36 @@ class _CudaKernel:
             self._shared_bytes = shared_mem
         raw = self._raw_stream(self._device)
         if self._overlap:
-            return _launch_overlapping(self._function.ptr, grid, block, args, shared_mem, raw)
+            return self._launch_overlapping(raw, grid, block, shared_mem, args)
         stream = self._streams.get(raw)
         if stream is None:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
         self._function(grid, block, args, shared_mem, stream)
         return None
+
+    def _launch_overlapping(
+        self,
+        stream: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared_bytes: int,
+        args: Sequence[Argument],
+    ) -> None:
+        """Programmatic dependent launch, for which cupy's launch has no argument."""
+        from cuda.bindings import driver
+
+        shape = stream, grid, block, shared_bytes
+        config = self._configs.get(shape)
+        if config is None:
+            config = self._configs[shape] = _overlapping(*shape)
+        parts = [arg.to_bytes(8, "little") if isinstance(arg, int) else arg.tobytes() for arg in args]  # type: ignore[union-attr]
+        ends = np.cumsum([len(part) for part in parts])
+        values = np.frombuffer(b"".join(parts), np.uint8)
+        addresses = np.uint64(values.ctypes.data) + np.concatenate(([0], ends[:-1])).astype(np.uint64)
+        function = driver.CUfunction(self._function.ptr)
+        (error,) = driver.cuLaunchKernelEx(config, function, addresses.ctypes.data, 0)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
 
 
 def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
@@ -140,15 +165,8 @@ def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-def _launch_overlapping(
-    function: int,
-    grid: Sequence[int],
-    block: Sequence[int],
-    args: Sequence[Argument],
-    shared_bytes: int,
-    stream: int,
-) -> None:
-    """Programmatic dependent launch, for which cupy's launch has no argument."""
+def _overlapping(stream: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
+    """A launch's configuration, by which it may start while the previous one on its stream still runs."""
     from cuda.bindings import driver
 
     allowed = driver.CUlaunchAttribute()
@@ -162,11 +180,7 @@ def _launch_overlapping(
     config.sharedMemBytes = shared_bytes
     config.hStream = driver.CUstream(stream)
     config.attrs, config.numAttrs = [allowed], 1
-    held = [np.array(arg, dtype=np.uint64 if isinstance(arg, int) else None) for arg in args]
-    addresses = np.array([each.ctypes.data for each in held], dtype=np.uint64)
-    (error,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), addresses.ctypes.data, 0)
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
+    return config
 
 
 # --------------------------------------------------------------------------- CPU: the host build

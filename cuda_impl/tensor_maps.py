@@ -1,4 +1,4 @@
-"""Tensor maps for TMA: a tensor's layout in memory, and the box that a copy moves.  The one encoder of them."""
+"""Tensor maps for TMA, and their one encoder: a tensor's layout in memory, and the box that a copy moves."""
 
 from __future__ import annotations
 

@@ -369,7 +369,7 @@ def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tens
     """M, N, K and an uninitialised c."""
     check_product("matmul", a, b)
     (M, K), N = a.shape, b.shape[1]
-    return M, N, K, torch.empty((M, N), dtype=a.dtype, device=a.device)
+    return M, N, K, a.new_empty((M, N))
 
 
 MOST_PRODUCTS = 1 << 37

@@ -5,7 +5,6 @@ The kernels are in ``layer_norm.py`` and ``rms_norm.py``.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -189,14 +188,13 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
     PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # per multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 2048)
     chunks = triton.cdiv(N, BLOCK_N)
-    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    of_chunk = x.new_zeros(M * chunks, dtype=torch.int64)
     # At least one word per thread: two threads polling one word could see different values.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
     arguments = (*words, M, N, stride_xm, chunks, of_chunk, eps)
     options = {"DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
     launch = {**options, "num_warps": num_warps, "num_stages": 1}
-    compiling = functools.partial(kernel.warmup, *arguments, **launch)
-    programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, chunks)
+    programs = resident_programs(kernel, arguments, launch, PROGRAMS, chunks)
     rows_at_a_time = min(programs // chunks, M)
     kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
     return y

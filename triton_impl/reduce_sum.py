@@ -13,7 +13,6 @@ warp and shared memory between warps.  CUDA writes all three.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -127,8 +126,7 @@ def grid_of(
     if key not in _resident:
         y = x.new_empty((1,), dtype=torch.float32)
         options = {"PACKS": PACKS, "LANES": LANES, "num_warps": WARPS}
-        launch = functools.partial(kernel.warmup, x, y, N, x.stride(0), *scratch, **options)
-        _resident[key] = resident_programs(launch, x.device, 32 * WARPS, PROGRAMS)
+        _resident[key] = resident_programs(kernel, (x, y, N, x.stride(0), *scratch), options, PROGRAMS)
     return min(chunks, _resident[key]), LANES
 
 

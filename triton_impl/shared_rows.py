@@ -7,7 +7,7 @@ arrived.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,32 +28,54 @@ def columns_of_a_chunk(N: int, BLOCK_N: int) -> int:
     return min(triton.next_power_of_2(N), tl.TRITON_MAX_TENSOR_NUMEL) if INTERPRETED else BLOCK_N
 
 
+_resident: dict[tuple[object, ...], int] = {}
+"""Programs per multiprocessor, by kernel and arguments: to ask the driver takes longer than a launch."""
+
+
 def resident_programs(
-    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int, chunks: int = 1
+    kernel: Any, arguments: Sequence[Any], options: Mapping[str, Any], PROGRAMS: int, chunks: int = 1
 ) -> int:
     """How many programs are resident on a GPU at a time, at most PROGRAMS per multiprocessor.
 
     Programs wait for each other, so all must be resident; registers per program are known after compilation.
 
+    Args:
+        kernel: what will be launched,
+        arguments: with these, the first a tensor,
+        options: and these.
+        PROGRAMS: per multiprocessor.
+        chunks: of a row, which as many programs have at a time.
+
     Raises:
-        NotImplementedError: a row has more ``chunks`` than that.  If it has more than PROGRAMS allows, this
-            is raised before compiling, which would take minutes.
+        NotImplementedError: a row has more chunks than that.  If it has more than PROGRAMS allows, this is
+            raised before compiling, which would take minutes.
     """
+    device = arguments[0].device
     programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted: serial
     if not INTERPRETED and device.type == "cuda" and chunks <= programs:
-        from cuda.bindings import driver
-
-        compiled = launch(grid=(1,))
-        compiled._init_handles()
-        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            compiled.function, threads, compiled.metadata.shared
-        )
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
-        programs = min(blocks, PROGRAMS) * multiprocessors(device)
+        kinds = ((x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in arguments)
+        key = kernel, device, *kinds, *options.values()
+        if key not in _resident:
+            _resident[key] = _resident_blocks(
+                kernel.warmup(*arguments, **options, grid=(1,)), options["num_warps"]
+            )
+        programs = min(_resident[key], PROGRAMS) * multiprocessors(device)
     if chunks > programs:
         raise NotImplementedError(f"a row's {chunks} chunks take as many programs at a time: {programs} fit")
     return programs
+
+
+def _resident_blocks(compiled: Any, num_warps: int) -> int:
+    """How many blocks of a compiled kernel a multiprocessor holds."""
+    from cuda.bindings import driver
+
+    compiled._init_handles()
+    error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        compiled.function, 32 * num_warps, compiled.metadata.shared
+    )
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
+    return int(blocks)
 
 
 def aligned(values: torch.Tensor, boundary: int) -> torch.Tensor:
@@ -110,12 +132,11 @@ def share_rows(
     BLOCK_N = 2048 // BLOCK_M * pack
     STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # sm_86: 3 and weights do not fit
     chunks = triton.cdiv(N, BLOCK_N)
-    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    of_chunk = x.new_zeros(M * chunks, dtype=torch.int64)
     BLOCK_C = max(32, triton.next_power_of_2(chunks))
     arguments = (*tensors, M, N // pack, x.stride(0) // pack, chunks, of_chunk, *more)
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
     launch = {**tile, "num_warps": BLOCK_M}
-    compiling = functools.partial(kernel.warmup, *arguments, **launch)
-    programs = resident_programs(compiling, x.device, 32 * BLOCK_M, PROGRAMS, chunks)
+    programs = resident_programs(kernel, arguments, launch, PROGRAMS, chunks)
     tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
     kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)

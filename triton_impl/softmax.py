@@ -14,8 +14,6 @@ Variants; ``cuda_impl/kernels/softmax.cuh`` has the first three under the same n
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
@@ -286,13 +284,12 @@ def split(x: torch.Tensor) -> torch.Tensor:
     PROGRAMS = 5 if x.element_size() == 4 else 4  # per multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 8192 // x.element_size())
     chunks = triton.cdiv(N, BLOCK_N)
-    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    of_chunk = x.new_zeros(M * chunks, dtype=torch.int64)
     # At least one word per thread: two threads polling one word could see different values.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
     arguments = (x, y, M, N, x.stride(0), chunks, of_chunk)
     options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "num_warps": num_warps, "num_stages": 1}
-    compiling = functools.partial(softmax_split_kernel.warmup, *arguments, **options)
-    programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, chunks)
+    programs = resident_programs(softmax_split_kernel, arguments, options, PROGRAMS, chunks)
     softmax_split_kernel[(min(programs, M * chunks),)](*arguments, **options)
     return y
 

@@ -25,23 +25,22 @@ __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const 
     constexpr int VEC = 16 / sizeof(T);
     const index_t first = index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x, vectors = N / VEC;
 
-    Packed<T, VEC> x[PACKS], y[PACKS];
+    Vec<T, VEC> x[PACKS], y[PACKS];
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const index_t i = first + p * blockDim.x;
         if (i >= vectors) break;
-        x[p] = load_packed<VEC>(x_ptr + i * VEC);
-        y[p] = load_packed<VEC>(y_ptr + i * VEC);
+        x[p] = reinterpret_cast<const Vec<T, VEC>*>(x_ptr)[i];
+        y[p] = reinterpret_cast<const Vec<T, VEC>*>(y_ptr)[i];
     }
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const index_t i = first + p * blockDim.x;
         if (i >= vectors) break;
-        const Vec<T, VEC> a = x[p].unpack(), b = y[p].unpack();
         Vec<T, VEC> z;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) z[v] = T(to_float(a, v) + to_float(b, v));
-        store_vec(z_ptr + i * VEC, z);
+        for (int v = 0; v < VEC; ++v) z[v] = T(to_float(x[p], v) + to_float(y[p], v));
+        reinterpret_cast<Vec<T, VEC>*>(z_ptr)[i] = z;
     }
     // The elements after the last whole vector.
     const index_t n = vectors * VEC + threadIdx.x;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,7 +11,6 @@ from compare.device import arch, capability, multiprocessors
 from cuda_impl.launch import (
     HALVES,
     Argument,
-    Buffer,
     Instance,
     Kernel,
     Launch,
@@ -32,7 +31,7 @@ class Product(NamedTuple):
     M: int
     N: int
     K: int
-    c: Buffer
+    c: Tensor
 
 
 def checked(a: Tensor, b: Tensor) -> Product:
@@ -108,7 +107,7 @@ class Operands(NamedTuple):
     ldb: int
 
     @property
-    def layouts(self) -> dict[str, bool]:
+    def layouts(self) -> dict[str, Any]:
         """Template arguments."""
         return {"A_BY_ROWS": self.A_BY_ROWS, "B_BY_ROWS": self.B_BY_ROWS}
 
@@ -117,7 +116,7 @@ def operands(a: Tensor, b: Tensor) -> Operands:
     return Operands(*aligned(a), *aligned(b))
 
 
-LAYOUTS = {"A_BY_ROWS": BOOLS, "B_BY_ROWS": BOOLS}
+LAYOUTS: dict[str, Any] = {"A_BY_ROWS": BOOLS, "B_BY_ROWS": BOOLS}
 VECTORIZED = Kernel("matmul_vectorized_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, 128, 128, 16, 8, 8>", **LAYOUTS)
 
 
@@ -217,7 +216,8 @@ def tensor_core(
     BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1  # per multiprocessor, by registers
     TILE = (BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS)
     args = (of.a, of.b, c, *int64(M, N, K, of.lda, of.ldb))
-    blocks, shared_bytes = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2
+    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+    shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2
     run = TENSOR_CORE(a.dtype, **of.layouts, TILE=TILE)
     return Plan(c, Launch(run, blocks, WARPS_M * WARPS_N * 32, args, shared_bytes))
 
@@ -262,10 +262,10 @@ def tile_ring_bytes(BLOCK_M: int, BLOCK_N: int, STAGES: int) -> int:
     return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + SWIZZLE_ALIGNMENT
 
 
-def tma_kernel(name: str, **tile: object) -> Kernel:
+def tma_kernel(name: str, source: str = "matmul", **tile: Any) -> Kernel:
     """Of operands by TMA; ``tile``: the choices of its further template arguments."""
     fields = ", ".join(f"{{{field}}}" for field in ("T", "A_BY_ROWS", "B_BY_ROWS", *tile))
-    return Kernel(f"{name}<{fields}>", HALVES, "matmul", **LAYOUTS, **tile)  # type: ignore[arg-type]
+    return Kernel(f"{name}<{fields}>", HALVES, source, **LAYOUTS, **tile)
 
 
 WGMMA = tma_kernel("matmul_wgmma_kernel", STAGES=[3])
@@ -280,13 +280,21 @@ def wgmma(a: Tensor, b: Tensor) -> Plan:
     of = operands(a, b)
     BLOCK_M, BLOCK_N, STAGES = 128, 128, 3
     args = (*maps_of(of, BLOCK_M, BLOCK_N), c, *int32(M, N, K))
-    blocks, shared_bytes = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)
+    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)
     run = WGMMA(a.dtype, **of.layouts, STAGES=STAGES)
     return Plan(c, Launch(run, blocks, WARPGROUP, args, shared_bytes))
 
 
 def by_producer(
-    run: Kernel, a: Tensor, b: Tensor, *, persistent: bool, CLUSTER: int = 1, BLOCK_N: int = 256, STAGES: int = 4
+    run: Kernel,
+    a: Tensor,
+    b: Tensor,
+    *,
+    persistent: bool,
+    CLUSTER: int = 1,
+    BLOCK_N: int = 256,
+    STAGES: int = 4,
 ) -> Plan:
     """One producer and two consumer warpgroups per block; a block has one tile, or several if ``persistent``.
 
@@ -385,7 +393,7 @@ def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
     return min(TILES, key=lambda tile: columns(tile[0]))
 
 
-def by_tma_store(run: Kernel, a: Tensor, b: Tensor, c: Buffer, more: tuple[Argument, ...] = ()) -> Plan:
+def by_tma_store(run: Kernel, a: Tensor, b: Tensor, c: Tensor, more: tuple[Argument, ...] = ()) -> Plan:
     """A kernel that works as ``tma_store``: clusters of two blocks, persistent, TMA stores.
 
     Args:

@@ -96,7 +96,8 @@ def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     slice_packs = ceil_div(packs, CLUSTER)
     # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
     BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
-    sizes = (*int64(M, N, x.stride(0)), *int32(slice_packs * VEC, BLOCK_M))
-    args = (x, *map(packed, parameters.values()), y, *sizes, np.float32(eps))
+    split = int32(slice_packs * VEC, BLOCK_M)
+    sizes = int64(M, N, x.stride(0))
+    args = (x, *map(packed, parameters.values()), y, *sizes, *split, np.float32(eps))
     grid, shared_bytes = ceil_div(M, BLOCK_M) * CLUSTER, BLOCK_M * slice_packs * 16
     return Plan(y, Launch(run(x.dtype, SHAPE=SHAPE), grid, THREADS, args, shared_bytes, cluster=CLUSTER))

@@ -85,7 +85,7 @@ def onepass(x: Tensor) -> Plan:
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     VEC = vec(x)
-    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(M, ceil_div(N, VEC), VEC)
+    _, THREADS, BLOCK_M = SHAPE = onepass_shape(M, ceil_div(N, VEC), VEC)
     run = ONEPASS(x.dtype, VEC=VEC, SHAPE=SHAPE)
     return Plan(y, Launch(run, ceil_div(M, BLOCK_M), THREADS, (x, y, *int64(M, N, x.stride(0)))))
 

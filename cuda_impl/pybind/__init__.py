@@ -1,6 +1,6 @@
-"""CUDA through pybind11: the same kernels and launch tables, from C++ that is built ahead or on the first call.
+"""CUDA through pybind11: the same kernels and launch tables, from C++ that is built at the first call.
 
-The module of an op is generated from its launch tables; ``pybind/<op>.cu`` is host code written by hand in its
+An op's module is generated from its launch tables; ``pybind/<op>.cu`` is host code written by hand in its
 place, which exports one function per variant.  ``pybind/library/<op>.cu`` calls a library for the same work:
 a baseline, ``library.<name>``, for GPUs only.
 """
@@ -32,8 +32,8 @@ _NAMES = {TORCH_DTYPES[name]: name for name in DTYPES}
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
-    """Register ``pybind.<variant>`` for every launch table of an op, and ``library.<name>`` for every export of
-    ``pybind/library/<op>.cu``.
+    """Register ``pybind.<variant>`` for every launch table of an op, and ``library.<name>`` for every export
+    of ``pybind/library/<op>.cu``.
 
     Args:
         op: the op's name.
@@ -89,26 +89,41 @@ def _lazy(op: str, variant: str, name: str) -> Run:
 
 def through_cpp(table: Variant) -> Run:
     """A variant's function of tensors that plans once a layout, and allocates and launches from C++."""
-    launchers: dict[tuple[torch.device, torch.dtype], Run] = {}
+    launchers: dict[tuple[str, torch.device, str], Any] = {}
+
+    def launcher_for(tensors: tuple[Any, ...]) -> Any:
+        """The launcher of the module for these tensors' device and dtype."""
+        device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
+        key = LAUNCHER if device.type == "cpu" else table.op, device, dtype
+        if key not in launchers:
+            launchers[key] = module(*key).Launcher()
+        return launchers[key]
+
+    launch: Run = _nothing
 
     @functools.wraps(table.plan)
     def run(*tensors: torch.Tensor, **options: Any) -> Any:
-        try:
-            launcher = launchers[tensors[0].device, tensors[0].dtype]
-        except (AttributeError, IndexError, KeyError):  # the first call on its device and dtype, or no tensor
-            device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
-            name = LAUNCHER if device.type == "cpu" else table.op
-            launcher = module(name, device, dtype).launcher(functools.partial(encoded, table))
-            if tensors and isinstance(tensors[0], torch.Tensor):
-                launchers[tensors[0].device, tensors[0].dtype] = launcher
-        return launcher(*tensors, **options)
+        nonlocal launch
+        outputs = launch(*tensors, **options)
+        if outputs is None:  # the first call of a layout, or another module's
+            launcher = launcher_for(tensors)
+            launch = launcher.launch
+            outputs = launch(*tensors, **options)
+            if outputs is None:
+                launcher.add(encoded(table, *tensors, **options), *tensors, **options)
+                outputs = launch(*tensors, **options)
+        return outputs
 
     run.module = table.op  # type: ignore[attr-defined]
     return run
 
 
+def _nothing(*tensors: Any, **options: Any) -> None:
+    """A launcher without plans."""
+
+
 LAUNCHER = "launcher"
-"""The module that executes the launch tables of all ops on the CPU, where each kernel has a build of its own."""
+"""The module that executes all launch tables on the CPU, where each kernel has a build of its own."""
 
 
 def _device(argument: object, name: str) -> torch.device:

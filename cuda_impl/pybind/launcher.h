@@ -17,6 +17,18 @@ struct Call {
     Key key;
     bool is_known = true;  // false: the key lacks something
 
+    Call(const py::args& args, const py::kwargs& options) {
+        tensors.reserve(16);
+        key.reserve(64);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.ptr()); ++i) add(PyTuple_GET_ITEM(args.ptr(), i));
+        PyObject *name, *value;
+        for (Py_ssize_t i = 0; PyDict_Next(options.ptr(), &i, &name, &value) != 0;) {
+            key.push_back(reinterpret_cast<std::intptr_t>(name));
+            add(value);
+        }
+    }
+
+  private:
     void add(PyObject* value) {
         if (PyTuple_Check(value)) {
             key.push_back(PyTuple_GET_SIZE(value));
@@ -37,7 +49,6 @@ struct Call {
         }
     }
 
-  private:
     void add_tensor(PyObject* value) {
         Tensor x;
         x.object = py::reinterpret_borrow<py::object>(value);
@@ -170,34 +181,29 @@ struct Plan {
     }
 };
 
+// The plans of one variant.
 class Launcher {
   public:
-    Launcher(std::shared_ptr<Kernels> kernels, py::object planned)
-        : kernels_(std::move(kernels)), planned_(std::move(planned)) {}
+    explicit Launcher(std::shared_ptr<Kernels> kernels) : kernels_(std::move(kernels)) {}
 
-    py::object operator()(const py::args& args, const py::kwargs& options) {
-        Call call;
-        call.key.reserve(64);
-        call.tensors.reserve(16);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.ptr()); ++i) call.add(PyTuple_GET_ITEM(args.ptr(), i));
-        PyObject *name, *value;
-        for (Py_ssize_t i = 0; PyDict_Next(options.ptr(), &i, &name, &value) != 0;) {
-            call.key.push_back(reinterpret_cast<std::intptr_t>(name));
-            call.add(value);
-        }
-        auto found = call.is_known ? plans_.find(call.key) : plans_.end();
-        if (found == plans_.end()) {
-            Plan plan = parsed(planned_(*args, **options), call.tensors);
-            for (const auto& option : options) plan.held.push_back(py::reinterpret_borrow<py::object>(option.first));
-            if (!call.is_known) throw std::runtime_error("a tensor that DLPack cannot describe");
-            found = plans_.emplace(call.key, std::move(plan)).first;
-        }
-        return found->second(call.tensors);
+    // The outputs, or None where no plan is known for these arguments.
+    py::object launch(const py::args& args, const py::kwargs& options) {
+        Call call(args, options);
+        const auto found = call.is_known ? plans_.find(call.key) : plans_.end();
+        return found == plans_.end() ? py::object(py::none()) : found->second(call.tensors);
+    }
+
+    // Keeps the plan of these arguments.
+    void add(const py::object& encoded, const py::args& args, const py::kwargs& options) {
+        const Call call(args, options);
+        if (!call.is_known) throw std::runtime_error("an argument that DLPack cannot describe");
+        Plan plan = parsed(encoded, call.tensors);
+        for (const auto& [name, value] : options) plan.held.push_back(py::reinterpret_borrow<py::object>(name));
+        plans_.insert_or_assign(call.key, std::move(plan));
     }
 
   private:
     std::shared_ptr<Kernels> kernels_;
-    py::object planned_;
     std::unordered_map<Key, Plan, HashOfKey> plans_;
 
     // A plan in the form that cuda_impl/pybind's `_encoded` gives it.
@@ -253,13 +259,12 @@ class Launcher {
     }
 };
 
-// Adds `launcher(planned)` to a module: a function that is called as the variant. `planned` takes the same
-// arguments and returns their plan.
+// Adds the class `Launcher` to a module, for its kernels.
 inline void define_launcher(py::module_& m, Kernels kernels) {
     const auto all = std::make_shared<Kernels>(std::move(kernels));
-    m.def("launcher", [all](py::object planned) {
-        const auto launcher = std::make_shared<Launcher>(all, std::move(planned));
-        return py::cpp_function(
-            [launcher](const py::args& args, const py::kwargs& options) { return (*launcher)(args, options); });
-    });
+    py::class_<Launcher>(m, "Launcher", py::module_local())
+        .def(py::init([all] { return Launcher(all); }))
+        .def("launch", &Launcher::launch)
+        .def("add", [](Launcher& launcher, const py::object& encoded, const py::args& args,
+                       const py::kwargs& options) { launcher.add(encoded, args, options); });
 }

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -343,7 +343,7 @@ def test_nvcc_builds_every_module(op: str, dtype: str) -> None:
 def test_a_module_for_one_dtype_is_built_with_its_kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: dict[str, list[str]] = {}
 
-    def make(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+    def make(source: Path, command: list[str], libraries: list[str | Path], product: Path) -> None:
         commands[product.name] = [word for word in command if word.startswith(("-DONLY", "-gencode"))]
         product.write_text("a module")
 
@@ -367,7 +367,7 @@ def prebuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made: list[str] = []
 
-    def make(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+    def make(source: Path, command: list[str], libraries: list[str | Path], product: Path) -> None:
         made.append(product.name)
         product.write_text("a module")
 
@@ -438,7 +438,6 @@ def test_precompiled_headers_fit_what_includes_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(flags, "HOST_CXX", (*flags.HOST_CXX, "-Winvalid-pch", "-Werror=invalid-pch"))
     for watched in (False, True):
         assert build.host_kernel("vector_add", "vector_add_scalar_kernel<float>", watched).is_file()
-    assert build.pybind_module("vector_add", "host").is_file()
 
 
 @pytest.mark.usefixtures("cache")
@@ -448,20 +447,3 @@ def test_what_a_killed_build_left_is_removed_by_the_next() -> None:
     left.touch()
     build._cached("thing", lambda product: product.write_text("done") and None)
     assert not left.parent.exists()
-
-
-def test_the_first_module_of_a_cache_does_not_wait_for_a_precompiled_header(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compiled(command: Iterable[str | Path], *_: str) -> str:
-        words = list(command)
-        Path(words[words.index("-o") + 1]).write_text("object code")
-        return ""
-
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("COMPARE_CACHE_SHARED", raising=False)
-    monkeypatch.setattr(build, "run", compiled)
-    build.pybind_module("vector_add", "host")
-    assert not list(tmp_path.glob("pybind-*.gch"))
-    build.pybind_module("softmax", "host")
-    assert list(tmp_path.glob("pybind-*.gch"))

@@ -15,8 +15,8 @@ from compare.model.architecture import LIMITS, limits
 from compare.model.op import CudaLaunch, case
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts
+from cuda_impl.launches import batched_matmul as cuda
 from cuda_impl.loader import kernel
-from cuda_impl.rawkernel import batched_matmul as cuda
 from loops import for_each
 from on_device import each_of
 from rows import labelled

@@ -11,7 +11,9 @@ import torch
 
 from compare import registry
 from compare.model.op import Implementation, case
-from cuda_impl.rawkernel.w4a16_matmul import operand, repack, repack_pieces
+from cuda_impl.launch import copy_of
+from cuda_impl.launches.w4a16_matmul import repack, repack_pieces
+from cuda_impl.layouts import padded
 from on_device import each_of
 from rows import labelled
 from torch_impl.w4a16_matmul import dequantize
@@ -136,8 +138,11 @@ def test_every_tile_gives_the_same_product(label: str, tile: dict[str, int]) -> 
 def test_operands_are_copied_only_where_rows_are_not_aligned() -> None:
     whole = torch.arange(4 * 64).view(4, 64).half()
     for taken in (whole, whole[:, :40], whole[1:, 8:48]):
-        assert operand(taken) is taken
+        assert padded(taken) is taken
     for copied in (whole[:, 1:40], whole.t()[:, 1:], whole[:, ::2]):
-        found = operand(copied)
-        assert found.stride(0) % 8 == 0
+        buffer = padded(copied)
+        assert not isinstance(buffer, torch.Tensor)
+        assert buffer.stride(0) % 8 == 0
+        found = copy_of(copied, buffer)
+        assert found.stride() == buffer.stride()
         assert torch.equal(found, copied)

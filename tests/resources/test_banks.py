@@ -18,7 +18,7 @@ from compare.model.op import UsageError
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts, times_served
 from cuda_impl import flags
-from cuda_impl.rawkernel import transpose
+from cuda_impl.launches import transpose
 from loops import for_each
 from tools.docs import blocks
 

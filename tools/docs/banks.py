@@ -20,11 +20,11 @@ def block(op: Op) -> str:
         UsageError: they declare none.
     """
     declared: SharedAccesses | None = getattr(
-        importlib.import_module(f"cuda_impl.rawkernel.{op.name}"), "shared_accesses", None
+        importlib.import_module(f"cuda_impl.launches.{op.name}"), "shared_accesses", None
     )
     if declared is None:
         raise UsageError(
-            f"<!-- generated: banks {op.name} -->: cuda_impl/rawkernel/{op.name}.py has no shared_accesses"
+            f"<!-- generated: banks {op.name} -->: cuda_impl/launches/{op.name}.py has no shared_accesses"
         )
     rows = [
         (variant, *cells)

@@ -1,0 +1,189 @@
+"""What the products of 8-bit matrices share, ``a[M,K], b[N,K] -> c[M,N]`` with scales: operands, and Hopper's
+levels, with the kernels of ``kernels/scaled_matmul/``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from compare.arguments import check_scaled_product
+from compare.device import multiprocessors
+from cuda_impl.launch import (
+    Argument,
+    Instance,
+    Kernel,
+    Launch,
+    Plan,
+    Tensor,
+    ceil_div,
+    empty,
+    int32,
+    zeros_like,
+)
+from cuda_impl.layouts import contiguous, padded
+from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
+
+BLOCK_K = 128
+CONSUMERS, WARPGROUP, WARPGROUP_M = 2, 128, 64
+THREADS = (1 + CONSUMERS) * WARPGROUP
+PIECE_N, PIECE_ROWS = 64, 16
+"""A piece of c that a warp stores by TMA."""
+MOST = (1 << 31) - 512
+"""Maximum M and N: coordinates, up to the end of the last tile, are 32-bit."""
+
+
+class Product(NamedTuple):
+    """Checked arguments, contiguous scales, an uninitialised c, and the sizes that kernels take."""
+
+    a: Tensor
+    b: Tensor
+    scales: tuple[Tensor, Tensor]
+    c: Tensor
+    M: int
+    N: int
+    K: int
+    """Or how many blocks of it have a scale."""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the rows of c are 16-byte aligned."""
+        return self.N % 8 == 0
+
+
+def product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, K: int) -> Product:
+    """Of checked arguments; ``K``: as kernels take it."""
+    M, N = a.shape[0], b.shape[0]
+    scales = contiguous(scale_a), contiguous(scale_b)
+    return Product(a, b, scales, empty((M, N), torch.bfloat16, a.device), M, N, K)
+
+
+def checked(op: str, taken: torch.dtype, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Product:
+    """A product of matrices of a dtype, with scales of rows."""
+    check_scaled_product(op, taken, a, b, scale_a, scale_b)
+    return product(a, b, scale_a, scale_b, a.shape[1])
+
+
+class Tile(NamedTuple):
+    BLOCK_N: int
+    WAVES: int
+    """A consumer warpgroup has 64 rows for each."""
+    STAGES: int
+
+    @property
+    def BLOCK_M(self) -> int:
+        return CONSUMERS * WARPGROUP_M * self.WAVES
+
+    @property
+    def arguments(self) -> tuple[int, int]:
+        """Template arguments of a kernel whose tiles have one wave."""
+        return self.BLOCK_N, self.STAGES
+
+    def grid(self, M: int, N: int, CLUSTER_M: int = 1, CLUSTER_N: int = 1) -> int:
+        """Blocks, one per tile of c, in whole clusters of so many along M and N."""
+        clusters = ceil_div(M, CLUSTER_M * self.BLOCK_M) * ceil_div(N, CLUSTER_N * self.BLOCK_N)
+        return CLUSTER_M * CLUSTER_N * clusters
+
+
+def tile_for(tiles: Sequence[Tile], M: int, N: int, blocks: int) -> Tile:
+    """The tile with which the last of so many resident blocks finishes first.
+
+    A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the number
+    of tiles that a block processes in sequence.
+    """
+
+    def columns(tile: Tile) -> int:
+        return ceil_div(tile.grid(M, N), blocks) * (tile.BLOCK_N * tile.WAVES + 96)
+
+    return min(tiles, key=columns)
+
+
+PROMOTED_TILES = (Tile(128, 2, 4), Tile(128, 1, 6), Tile(64, 1, 8))
+"""Of kernels that add sums of 128 of K in fp32 registers; from the largest."""
+BOOLS = (True, False)
+"""The choices of `Product.aligned`."""
+
+
+def lines_of_a(BLOCK_M: int, M: int) -> int:
+    """Lines of a tile of a that are fetched, as in ``kernels/scaled_matmul/tiles.cuh``."""
+    return min(BLOCK_M, ceil_div(M, 16) * 16)
+
+
+def places_bytes(BLOCK_N: int) -> int:
+    """Shared memory for pieces of c that TMA stores."""
+    places = 1 if BLOCK_N == PIECE_N else 2
+    return 4 * CONSUMERS * places * PIECE_ROWS * PIECE_N * 2
+
+
+def by_tma(
+    run: Instance,
+    p: Product,
+    tile: Tile,
+    most_blocks: int = 0,
+    *,
+    threads: int = THREADS,
+    stores: bool = False,
+    cluster: tuple[int, int] = (1, 1),
+) -> Plan:
+    """A kernel that fetches tiles of a and b by TMA; c is zeros if there is nothing to multiply.
+
+    Args:
+        run: the kernel.
+        p: the product.
+        tile: of a block.
+        most_blocks: of the grid; 0: one per tile.
+        threads: of a block.
+        stores: whether the kernel has a map of c, and buffers for pieces of it.
+        cluster: the blocks that share loads: along M those of b, along N those of a.
+    """
+    if max(p.M, p.N) > MOST:
+        raise NotImplementedError(f"M={p.M}, N={p.N}: at most {MOST} of each")
+    if p.K == 0:
+        return Plan(zeros_like(p.c))
+    CLUSTER_M, CLUSTER_N = cluster
+    maps: list[Argument] = [
+        matrix_map(padded(p.a), lines_of_a(tile.BLOCK_M, p.M) // CLUSTER_N),
+        matrix_map(padded(p.b), tile.BLOCK_N // CLUSTER_M),
+    ]
+    shared_bytes = tile.STAGES * (tile.BLOCK_M + tile.BLOCK_N) * BLOCK_K + SWIZZLE_ALIGNMENT
+    if stores:
+        maps.append(matrix_map(p.c, PIECE_ROWS) if p.aligned else np.zeros(1, "V128")[0])
+        shared_bytes += places_bytes(tile.BLOCK_N)
+    blocks = tile.grid(p.M, p.N, *cluster)
+    args = (*maps, *p.scales, p.c, *int32(p.M, p.N, p.K))
+    return Plan(p.c, Launch(run, min(blocks, most_blocks or blocks), threads, args, shared_bytes))
+
+
+# --------------------------------------------------------------------------- scales of rows
+
+TILES = (Tile(256, 1, 4), Tile(128, 1, 6), Tile(64, 1, 8))
+ARGUMENTS = [tile.arguments for tile in TILES]
+
+
+def wgmma(run: Kernel, p: Product) -> Plan:
+    """One tile per warpgroup, fetched by TMA."""
+    return by_tma(run(), p, Tile(128, 1, 3), threads=WARPGROUP)
+
+
+def specialized(run: Kernel, p: Product) -> Plan:
+    """One producer warp, eight consumer warps."""
+    tile = tile_for(TILES, p.M, p.N, multiprocessors(p.a.device))
+    return by_tma(run(TILE=tile.arguments), p, tile)
+
+
+def persistent(run: Kernel, p: Product) -> Plan:
+    """One block per multiprocessor, round-robin tile scheduling; TMA stores c."""
+    processors = multiprocessors(p.a.device)
+    tile = tile_for(TILES, p.M, p.N, processors)
+    return by_tma(run(TILE=tile.arguments, ALIGNED=p.aligned), p, tile, processors, stores=True)
+
+
+def multicast(run: Kernel, p: Product) -> Plan:
+    """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
+    processors = multiprocessors(p.a.device) // 2 * 2
+    tile = tile_for(TILES, p.M, p.N, processors)
+    cluster = (2, 1) if tile.BLOCK_N > 64 else (1, 2)
+    instance = run(TILE=tile.arguments, ALIGNED=p.aligned)
+    return by_tma(instance, p, tile, processors, stores=True, cluster=cluster)
