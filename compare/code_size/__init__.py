@@ -6,9 +6,8 @@ imports capture and records.
 What counts for an implementation is what one call on the op's default case reaches, each piece once:
 
 * own kernels: those that it launches;
-* own host code: the function that launches them, which is the registered one: through cupy and pybind the same,
-  a launch table; of C++ written by hand the exported one, with the variant's statement in ``PYBIND11_MODULE``
-  and the module without those;
+* own host code: the function that launches them, the registered one, of CUDA a launch table; of C++ written
+  by hand the exported one, with the variant's statement in ``PYBIND11_MODULE`` and the module without those;
 * op helpers: all else that it reaches in the op's files: those named after the op or after the file of its
   kernels, and a user's own;
 * shared: what it reaches in the project's other files.
@@ -16,6 +15,6 @@ What counts for an implementation is what one call on the op's default case reac
 The headline is their sum, so it does not depend on the file that a function is in.  All code is followed by
 name; of several C++ overloads `compare.code_size.cpp` says which one counts.  Left out: comments, docstrings,
 blank lines, imports and includes, the registration, kernels that only other cases launch, and the tools that
-serve every op: the ``compare`` package and the code that compiles and loads CUDA, with pybind's ``tensor.h`` and ``launcher.h``.
-One lexer, Pygments, counts both languages.
+serve every op: the ``compare`` package and the code that compiles, loads and launches CUDA, with pybind's
+``tensor.h`` and ``launcher.h``.  One lexer, Pygments, counts both languages.
 """

@@ -362,7 +362,7 @@ def _is_registered(op: str, label: str) -> bool:
     route, _, variant = label.partition(".")
     folder = {"torch": "torch_impl", "triton": "triton_impl"}.get(route, "cuda_impl/launches")
     file = registry.ROOT / folder / f"{op}.py"
-    # @implementation("softmax", "triton.online", and @variant("softmax", "online", with a name for the op or not.
+    # @implementation("softmax", "triton.online" or @variant("softmax", "online"; the op may have a name: OP
     name = re.escape(label if route in ("torch", "triton") else variant)
     written = rf'(?m)^@\w+\(\s*[\w"]+,\s*"{name}"'
     return file.is_file() and re.search(written, file.read_text()) is not None

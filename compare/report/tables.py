@@ -89,9 +89,9 @@ _MEANINGS = {
     "occupancy": "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical).",
     "all": (
         "all: the project's code that the default case needs, wherever it stands. own kernels: those that it "
-        "launches. own host code: the function that launches them, and the binding of C++ by hand. op helpers, "
-        "shared: what these use in the op's files, and in others; Triton's (tl.load, tl.sum) is its compiler's "
-        "and not counted."
+        "launches. own host code: the function that launches them, and the binding of C++ by hand. op "
+        "helpers, shared: what these use in the op's files, and in others; Triton's (tl.load, tl.sum) is its "
+        "compiler's and not counted."
     ),
 }
 """What columns are, by the header of one of them."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import cuda_impl.launches.decode_attention
 import pytest
 import torch
 
+import cuda_impl.launches.decode_attention
 import triton_impl.decode_attention
 from compare import registry
 from compare.model.op import Implementation, case

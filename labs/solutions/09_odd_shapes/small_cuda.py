@@ -1,9 +1,9 @@
 """Task 2: `tiled` of the project's ``cuda_impl/launches/batched_matmul.py``."""
 
 import torch
-from cuda_impl.launches.batched_matmul import tiled
 
 from compare.registry import implementation
+from cuda_impl.launches.batched_matmul import tiled
 
 
 @implementation("batched_matmul", "cupy.mine", level="tiled")

@@ -1,9 +1,9 @@
 """Task 3: `online` of the project's ``cuda_impl/kernels/attention/02_online.cuh``."""
 
 import torch
-from cuda_impl.launches.attention import online
 
 from compare.registry import implementation
+from cuda_impl.launches.attention import online
 
 
 @implementation("attention", "cupy.mine", level="tiled")
