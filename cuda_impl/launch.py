@@ -12,6 +12,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -255,27 +256,27 @@ def _through_python(table: Variant) -> Run:
     """The variant's function of tensors: plans of calls on a GPU are kept, as a launch must be cheap."""
     ready: dict[object, Run] = {}
 
+    def of_any(*args: Any, **options: Any) -> Any:
+        """The result for a new layout, or for arguments that are not all tensors."""
+        tensors = tensors_of(args, options)
+        call = None
+        with suppress(RuntimeError, TypeError):  # a tensor without strides, or an argument of another type
+            call = ready.get(layout_of(args, options))
+        if call is None:
+            call = Planned(table.op, table.plan(*args, **options), tensors).through_python()
+            if all(x.is_cuda for x in tensors):
+                ready[layout_of(args, options)] = call
+        return call(*tensors)
+
     @functools.wraps(table.plan)
     def run(*args: Any, **options: Any) -> Any:
         try:
-            # Inline: a call of layout_of would take half a microsecond of a launch of ten.
-            key = (
-                tuple([(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device) for x in args])
-                if not options
-                else layout_of(args, options)
-            )
-            call = ready[key]
-        except (AttributeError, KeyError, RuntimeError, TypeError):  # no such layout yet, or no such tensor
-            tensors = tensors_of(args, options)
-            planned = Planned(table.op, table.plan(*args, **options), tensors)
-            call = planned.through_python()
-            if all(x.is_cuda for x in tensors):
-                ready[layout_of(args, options)] = call
-        else:
-            if not options:
-                return call(*args)
-            tensors = tensors_of(args, options)
-        return call(*tensors)
+            # `layout_of`, without the cost of a call: half a microsecond, and a launch takes ten.
+            layout = tuple([(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device) for x in args])
+            call = ready.get(layout)
+        except (AttributeError, RuntimeError):
+            call = None
+        return of_any(*args, **options) if call is None or options else call(*args)
 
     run.variant = table  # type: ignore[attr-defined]
     return run
@@ -283,8 +284,6 @@ def _through_python(table: Variant) -> Run:
 
 def layout_of(args: Sequence[Any], options: dict[str, Any]) -> tuple[object, ...]:
     """What a plan may depend on: of a tensor its dtype, shape, strides, device, and address modulo 16."""
-    if not options:
-        return tuple([(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device) for x in args])
     return (*map(_layout, args), *((name, _layout(value)) for name, value in options.items()))
 
 
@@ -357,7 +356,7 @@ class Planned:
         if buffer.source is not None:
             return self.number(buffer.source), False
         for number, x in enumerate(self.tensors):
-            if x.shape == buffer.shape and x.dtype == buffer.dtype and x.is_contiguous():
+            if x.dtype == buffer.dtype and (x.shape, x.stride()) == (buffer.shape, buffer.stride()):
                 return number, True
         return 0, False
 
@@ -432,7 +431,8 @@ def _zeroed_on_gpu(
     make: Callable[[torch.Tensor], torch.Tensor], memset: Callable[..., None], x: torch.Tensor
 ) -> torch.Tensor:
     memory = make(x)
-    memset(memory.data_ptr(), 0, memory.nbytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
+    if memory.numel() > 0:
+        memset(memory.data_ptr(), 0, memory.nbytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
     return memory
 
 

@@ -11,7 +11,6 @@ from compare.device import arch, capability, multiprocessors
 from cuda_impl.launch import (
     HALVES,
     Argument,
-    Instance,
     Kernel,
     Launch,
     Plan,
@@ -46,13 +45,13 @@ def checked(a: Tensor, b: Tensor) -> Product:
 MOST_PRODUCTS = 1 << 37
 
 
-def by_elements(run: Instance, a: Tensor, b: Tensor, BLOCK_M: int, BLOCK_N: int, THREADS: int) -> Plan:
+def by_elements(run: Kernel, a: Tensor, b: Tensor, BLOCK_M: int, BLOCK_N: int, THREADS: int) -> Plan:
     """Tiles of BLOCK_M x BLOCK_N elements, for any strides."""
     M, N, K, c = checked(a, b)
     if THREADS >= BLOCK_M * BLOCK_N and M * N * K > MOST_PRODUCTS:  # an element per thread
         raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
     args = (a, b, c, *int64(M, N, K, *a.stride(), *b.stride()))
-    return Plan(c, Launch(run, ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), THREADS, args))
+    return Plan(c, Launch(run(a.dtype), ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), THREADS, args))
 
 
 NAIVE = Kernel("matmul_naive_kernel<{T}, 256>")
@@ -61,7 +60,7 @@ NAIVE = Kernel("matmul_naive_kernel<{T}, 256>")
 @variant("matmul", "naive", kernels=[NAIVE], level="naive", algorithm="a dot product per element")
 def naive(a: Tensor, b: Tensor) -> Plan:
     """One element per thread; a warp's threads on consecutive rows: uncoalesced."""
-    return by_elements(NAIVE(a.dtype), a, b, 32, 8, 256)
+    return by_elements(NAIVE, a, b, 32, 8, 256)
 
 
 COALESCED = Kernel("matmul_coalesced_kernel<{T}, 256>")
@@ -70,7 +69,7 @@ COALESCED = Kernel("matmul_coalesced_kernel<{T}, 256>")
 @variant("matmul", "coalesced", kernels=[COALESCED], level="naive")
 def coalesced(a: Tensor, b: Tensor) -> Plan:
     """One element per thread; a warp's threads on consecutive columns: coalesced."""
-    return by_elements(COALESCED(a.dtype), a, b, 8, 32, 256)
+    return by_elements(COALESCED, a, b, 8, 32, 256)
 
 
 SHARED = Kernel("matmul_shared_kernel<{T}, 32>")
@@ -79,7 +78,7 @@ SHARED = Kernel("matmul_shared_kernel<{T}, 32>")
 @variant("matmul", "shared", kernels=[SHARED], level="tiled")
 def shared(a: Tensor, b: Tensor) -> Plan:
     """One tile per block, from tiles in shared memory."""
-    return by_elements(SHARED(a.dtype), a, b, 32, 32, 1024)
+    return by_elements(SHARED, a, b, 32, 32, 1024)
 
 
 BLOCKTILE = Kernel("matmul_blocktile_kernel<{T}, 128, 128, 16, 8, 8>")
@@ -88,7 +87,7 @@ BLOCKTILE = Kernel("matmul_blocktile_kernel<{T}, 128, 128, 16, 8, 8>")
 @variant("matmul", "blocktile", kernels=[BLOCKTILE], level="tiled")
 def blocktile(a: Tensor, b: Tensor) -> Plan:
     """A tile per thread, in registers."""
-    return by_elements(BLOCKTILE(a.dtype), a, b, 128, 128, 128 * 128 // (8 * 8))
+    return by_elements(BLOCKTILE, a, b, 128, 128, 128 * 128 // (8 * 8))
 
 
 # --------------------------------------------------------------------------- 16-byte vectorized access

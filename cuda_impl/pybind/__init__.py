@@ -107,11 +107,12 @@ def through_cpp(table: Variant) -> Run:
         outputs = launch(*tensors, **options)
         if outputs is None:  # the first call of a layout, or another module's
             launcher = launcher_for(tensors)
-            launch = launcher.launch
-            outputs = launch(*tensors, **options)
+            if isinstance(tensors[0], torch.Tensor) and tensors[0].is_cuda:
+                launch = launcher.launch  # on a CPU each call is checked: of decode_attention also the values
+                outputs = launch(*tensors, **options)
             if outputs is None:
                 launcher.add(encoded(table, *tensors, **options), *tensors, **options)
-                outputs = launch(*tensors, **options)
+                outputs = launcher.launch(*tensors, **options)
         return outputs
 
     run.module = table.op  # type: ignore[attr-defined]

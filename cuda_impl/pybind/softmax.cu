@@ -103,7 +103,7 @@ static py::object split(py::object x_object) {
         constexpr int BLOCK_N = THREADS * PACKS * VEC;
         const std::int64_t chunks = ceil_div(N, BLOCK_N), blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, BLOCK_N);
-        const Tensor of_chunk = x.zeros(M * chunks, "int64");
+        const Tensor of_chunk = zeros(x, M * chunks, "int64");
         launch(x, {std::min(blocks, M * chunks), THREADS},
                softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
                x.stride(0), int(chunks), of_chunk.data<word_t>());
@@ -170,7 +170,7 @@ static py::object ring(py::object x_object) {
         const int resident = std::min(BLOCKS, most / SHARED_BYTES);
         const std::int64_t blocks = resident * multiprocessors(x);
         check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N);
-        const Tensor of_chunk = x.zeros(M * chunks, "int64");
+        const Tensor of_chunk = zeros(x, M * chunks, "int64");
         launch(x, {std::min(blocks, M * chunks), THREADS, SHARED_BYTES}, softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>,
                x.data<T>(), y.data<T>(), M, N, x.stride(0), int(chunks), of_chunk.data<word_t>());
     });

@@ -104,12 +104,9 @@ struct Tensor {
         return Tensor(
             made(PyObject_Vectorcall(torch.empty_like.ptr(), arguments, 1, torch.memory_format.ptr())));
     }
-    // A new tensor of this shape and dtype on the same device; `zeros` also fills it.
+    // A new tensor of this shape and dtype on the same device.
     Tensor empty(const py::tuple& shape, const char* dtype) const {
         return Tensor(object.attr("new_empty")(shape, py::arg("dtype") = Torch::get().torch.attr(dtype)));
-    }
-    Tensor zeros(std::int64_t count, const char* dtype) const {
-        return Tensor(object.attr("new_zeros")(count, py::arg("dtype") = Torch::get().torch.attr(dtype)));
     }
 };
 
@@ -191,6 +188,14 @@ inline cudaStream_t current_stream(const Tensor& tensor) {
         throw py::error_already_set();
     }
     return static_cast<cudaStream_t>(stream);
+}
+
+// `count` new elements of a dtype on the device of `on`, all 0.
+inline Tensor zeros(const Tensor& on, std::int64_t count, const char* dtype) {
+    const Tensor fresh = on.empty(py::make_tuple(count), dtype);
+    const std::size_t bytes = std::size_t(count) * std::size_t(fresh.element_size());
+    if (bytes > 0) check(cudaMemsetAsync(fresh.data<void>(), 0, bytes, current_stream(on)));
+    return fresh;
 }
 
 // Makes a device the current one for as long as it lives.

@@ -20,7 +20,7 @@ __global__ void compact_end_kernel(T* y_ptr, std::int64_t N, const std::int64_t*
 
 static py::object cub_if(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0].contiguous(), y = x.empty_like();
-    const Tensor count = x.zeros(1, "int64");
+    const Tensor count = zeros(x, 1, "int64");
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
