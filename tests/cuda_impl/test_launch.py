@@ -103,17 +103,16 @@ def test_without_elements_to_write_nothing_is_launched() -> None:
 # --------------------------------------------------------------------------- kept plans
 
 
-def through_python(plan: Plans, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """As on a GPU, where plans are kept."""
+@pytest.fixture(params=["python", "cpp"])
+def through(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Plans], Run]:
+    """Makes a plan a function of tensors, from Python or C++, as on a GPU: there plans are kept."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    return Variant("vector_add", plan, []).run
 
+    def function_of(plan: Plans) -> Run:
+        table = Variant("vector_add", plan, [])
+        return table.run if request.param == "python" else pybind.through_cpp(table)
 
-def through_cpp(plan: Plans, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return pybind.through_cpp(Variant("vector_add", plan, []))
-
-
-both_ways = pytest.mark.parametrize("through", [through_python, through_cpp])
+    return function_of
 
 
 def other_calls() -> Iterator[tuple[tuple[torch.Tensor, ...], dict[str, Any]]]:
@@ -129,10 +128,7 @@ def other_calls() -> Iterator[tuple[tuple[torch.Tensor, ...], dict[str, Any]]]:
     yield (x,), {"option": 1, "another": 1}
 
 
-@both_ways
-def test_a_plan_is_kept_for_calls_of_equal_layout_only(
-    through: Callable[[Plans, pytest.MonkeyPatch], Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_kept_for_calls_of_equal_layout_only(through: Callable[[Plans], Run]) -> None:
     planned = 0
 
     def plan(x: torch.Tensor, *more: torch.Tensor, **options: object) -> Plan:
@@ -140,18 +136,15 @@ def test_a_plan_is_kept_for_calls_of_equal_layout_only(
         planned += 1
         return Plan(empty_like(x))
 
-    run, calls = through(plan, monkeypatch), [*other_calls()]
+    run, calls = through(plan), [*other_calls()]
     for number, (args, options) in enumerate((*calls, *calls), 1):
         y = run(*args, **options)
         assert (y.shape, y.dtype, y.is_contiguous()) == (args[0].shape, args[0].dtype, True)
         assert planned == min(number, len(calls)), (number, options)
 
 
-@both_ways
-def test_a_kept_plan_copies_what_this_call_is_given(
-    through: Callable[[Plans, pytest.MonkeyPatch], Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = through(lambda x: Plan(copied(x)), monkeypatch)
+def test_a_kept_plan_copies_what_this_call_is_given(through: Callable[[Plans], Run]) -> None:
+    run = through(lambda x: Plan(copied(x)))
     x = torch.arange(12.0).view(3, 4)[:, ::2]
     first = run(x)
     x.neg_()
