@@ -89,14 +89,14 @@ def _lazy(op: str, variant: str, name: str) -> Run:
 
 def through_cpp(table: Variant) -> Run:
     """A variant's function of tensors that plans once a layout, and allocates and launches from C++."""
-    launchers: dict[tuple[str, torch.device, str], Any] = {}
+    launchers: dict[tuple[str, torch.device, str], tuple[Run, Run]] = {}
 
-    def launcher_for(tensors: tuple[Any, ...]) -> Any:
-        """The launcher of the module for these tensors' device and dtype."""
+    def launcher_for(tensors: tuple[Any, ...]) -> tuple[Run, Run]:
+        """Of the module for these tensors' device and dtype: what launches, and what adds a plan."""
         device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
         key = LAUNCHER if device.type == "cpu" else table.op, device, dtype
         if key not in launchers:
-            launchers[key] = module(*key).Launcher()
+            launchers[key] = module(*key).launcher()
         return launchers[key]
 
     launch: Run = _nothing
@@ -106,13 +106,13 @@ def through_cpp(table: Variant) -> Run:
         nonlocal launch
         outputs = launch(*tensors, **options)
         if outputs is None:  # the first call of a layout, or another module's
-            launcher = launcher_for(tensors)
+            this_launch, add = launcher_for(tensors)
             if isinstance(tensors[0], torch.Tensor) and tensors[0].is_cuda:
-                launch = launcher.launch  # on a CPU each call is checked: of decode_attention also the values
+                launch = this_launch  # on a CPU each call is checked: of decode_attention also the values
                 outputs = launch(*tensors, **options)
             if outputs is None:
-                launcher.add(encoded(table, *tensors, **options), *tensors, **options)
-                outputs = launcher.launch(*tensors, **options)
+                add(encoded(table, *tensors, **options), *tensors, **options)
+                outputs = this_launch(*tensors, **options)
         return outputs
 
     run.module = table.op  # type: ignore[attr-defined]

@@ -17,14 +17,14 @@ struct Call {
     Key key;
     bool is_known = true;  // false: the key lacks something
 
-    Call(const py::args& args, const py::kwargs& options) {
+    // `names`: of the arguments after the first `count`; null: there are none.
+    Call(PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
         tensors.reserve(16);
         key.reserve(64);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.ptr()); ++i) add(PyTuple_GET_ITEM(args.ptr(), i));
-        PyObject *name, *value;
-        for (Py_ssize_t i = 0; PyDict_Next(options.ptr(), &i, &name, &value) != 0;) {
-            key.push_back(reinterpret_cast<std::intptr_t>(name));
-            add(value);
+        for (Py_ssize_t i = 0; i < count; ++i) add(arguments[i]);
+        for (Py_ssize_t i = 0; names != nullptr && i < PyTuple_GET_SIZE(names); ++i) {
+            key.push_back(reinterpret_cast<std::intptr_t>(PyTuple_GET_ITEM(names, i)));
+            add(arguments[count + i]);
         }
     }
 
@@ -162,7 +162,7 @@ struct Plan {
     std::vector<Launch> launches;
     std::vector<int> results;
     bool is_tuple;
-    std::vector<py::object> held;  // names of options: the key has their addresses
+    py::object names;  // of options: the key has their addresses
 
     py::object operator()(std::vector<Tensor>& tensors) {
         const OnDevice guard(tensors[0].device());
@@ -187,18 +187,16 @@ class Launcher {
     explicit Launcher(std::shared_ptr<Kernels> kernels) : kernels_(std::move(kernels)) {}
 
     // The outputs, or None where no plan is known for these arguments.
-    py::object launch(const py::args& args, const py::kwargs& options) {
-        Call call(args, options);
+    py::object launch(Call call) {
         const auto found = call.is_known ? plans_.find(call.key) : plans_.end();
         return found == plans_.end() ? py::object(py::none()) : found->second(call.tensors);
     }
 
     // Keeps the plan of these arguments.
-    void add(const py::object& encoded, const py::args& args, const py::kwargs& options) {
-        const Call call(args, options);
+    void add(const Call& call, const py::object& encoded, const py::object& names) {
         if (!call.is_known) throw std::runtime_error("an argument that DLPack cannot describe");
         Plan plan = parsed(encoded, call.tensors);
-        for (const auto& [name, value] : options) plan.held.push_back(py::reinterpret_borrow<py::object>(name));
+        plan.names = names;
         plans_.insert_or_assign(call.key, std::move(plan));
     }
 
@@ -259,12 +257,44 @@ class Launcher {
     }
 };
 
-// Adds the class `Launcher` to a module, for its kernels.
+// Called by Python without a tuple and a dict of the arguments, which pybind11 would make.
+template <PyObject* (*FUNCTION)(Launcher&, PyObject* const*, Py_ssize_t, PyObject*)>
+PyObject* fast_call(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    try {
+        auto* const launcher = static_cast<Launcher*>(PyCapsule_GetPointer(self, nullptr));
+        return FUNCTION(*launcher, arguments, count, names);
+    } catch (py::error_already_set& error) {
+        error.restore();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+// `launch(*tensors, **options)`
+inline PyObject* launch(Launcher& launcher, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    return launcher.launch(Call(arguments, count, names)).release().ptr();
+}
+
+// `add(plan, *tensors, **options)`
+inline PyObject* add(Launcher& launcher, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+    launcher.add(Call(arguments + 1, count - 1, names), py::reinterpret_borrow<py::object>(arguments[0]),
+                 py::reinterpret_borrow<py::object>(names));
+    Py_RETURN_NONE;
+}
+
+// Adds `launcher()` to a module: the functions `launch` and `add` of a new Launcher of its kernels.
 inline void define_launcher(py::module_& m, Kernels kernels) {
     const auto all = std::make_shared<Kernels>(std::move(kernels));
-    py::class_<Launcher>(m, "Launcher", py::module_local())
-        .def(py::init([all] { return Launcher(all); }))
-        .def("launch", &Launcher::launch)
-        .def("add", [](Launcher& launcher, const py::object& encoded, const py::args& args,
-                       const py::kwargs& options) { launcher.add(encoded, args, options); });
+    m.def("launcher", [all] {
+        static PyMethodDef functions[] = {
+            {"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fast_call<launch>)),
+             METH_FASTCALL | METH_KEYWORDS, nullptr},
+            {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fast_call<add>)),
+             METH_FASTCALL | METH_KEYWORDS, nullptr},
+        };
+        const py::capsule self(new Launcher(all), [](void* launcher) { delete static_cast<Launcher*>(launcher); });
+        return py::make_tuple(made(PyCFunction_New(&functions[0], self.ptr())),
+                              made(PyCFunction_New(&functions[1], self.ptr())));
+    });
 }
