@@ -420,7 +420,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     monkeypatch.setattr(f"{pool}.building", lambda impls, device, dtypes: {("adding", "here"): made})
     monkeypatch.setattr(f"{pool}.target_of", lambda device, dtype: "here")
     monkeypatch.setattr(
-        f"{pool}.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
+        f"{pool}.module_of", lambda impl, device: "adding" if impl.variant in ("built", "too") else ""
     )
     return made
 

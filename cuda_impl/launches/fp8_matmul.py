@@ -1,5 +1,4 @@
-"""fp8_matmul in CUDA: ``a[M,K], b[N,K], scale_a[M], scale_b[N] -> c[M,N]``, with the kernels of
-``kernels/scaled_matmul/``."""
+"""fp8_matmul in CUDA: ``a[M,K], b[N,K], scale_a[M], scale_b[N] -> c[M,N]``; ``kernels/scaled_matmul/``."""
 
 from __future__ import annotations
 
