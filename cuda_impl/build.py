@@ -29,7 +29,7 @@ import pybind11
 from cuda import pathfinder
 from filelock import FileLock, Timeout
 
-from cuda_impl import cache_folders, flags
+from cuda_impl import cache_folders, flags, host_flags
 from cuda_impl.source import advice, by_users_lines, errors_in, for_host
 
 PYBIND = flags.KERNELS.parent / "pybind"
@@ -420,10 +420,10 @@ def sanitizing() -> bool:
 
 def _host_command(sanitize: bool) -> list[str]:
     # Line numbers, for problems that are found: a precompiled header fits only where all builds have them.
-    return [gxx(), "-shared", "-g1", *flags.host(cuda_include(), sanitize)]
+    return [gxx(), "-shared", "-g1", *host_flags.host(cuda_include(), sanitize)]
 
 
-_RUNTIME = tuple(flags.HOST / name for name in ("fibers.cpp", "launch.cpp", "watch.cpp"))
+_RUNTIME = tuple(host_flags.HOST / name for name in ("fibers.cpp", "launch.cpp", "watch.cpp"))
 
 _WATCH = (
     # Calls before each access, to host/watch.cpp.  AddressSanitizer's leave out a write after a read.
@@ -451,7 +451,7 @@ def host_runtime() -> Path:
 
 
 def _host_runtime_name() -> str:
-    contents = [_contents(file.read_text(), (flags.HOST,)) for file in _RUNTIME]
+    contents = [_contents(file.read_text(), (host_flags.HOST,)) for file in _RUNTIME]
     return f"libhost-{digest(*contents, _host_command(sanitizing()), _identity(gxx()))}.so"
 
 
@@ -464,7 +464,7 @@ def host_header(watched: bool = False) -> Path:
     text, command = '#include "launch.h"\n', _kernel_command(watched)
     # g++ does not check whether a header has changed since it was precompiled.
     compilers = _identity(gxx()), _identity(cuda_include() / "cuda_fp16.h")
-    name = f"host-{digest(_contents(text, (flags.HOST,)), command, *compilers)}.h"
+    name = f"host-{digest(_contents(text, (host_flags.HOST,)), command, *compilers)}.h"
 
     def write(product: Path) -> None:
         product.write_text(text)
@@ -503,7 +503,7 @@ def host_kernel(source: str, name: str, watched: bool = False) -> Path:
     runtime, header = host_runtime(), host_header(watched)
     command = [*_kernel_command(watched), "-include", str(header)]
     libraries = _NOT_THE_SANITIZERS_OWN if watched else ()
-    folders = flags.KERNELS, flags.HOST
+    folders = flags.KERNELS, host_flags.HOST
     key = digest(_contents(text, folders), command, runtime.name, _identity(gxx()))
 
     def make(product: Path) -> None:
@@ -759,11 +759,11 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
     text = module_text(op, dtype)
     libraries: list[str | Path] = []
     if target == "host":
-        runtime = flags.HOST / "cuda_runtime.h"
+        runtime = host_flags.HOST / "cuda_runtime.h"
         includes = ["-include", str(runtime), *_pybind_includes(), "-fvisibility=hidden"]
         command = [*_host_command(sanitizing()), *includes, "-x", "c++"]
         libraries += ["-x", "none", cache_dir() / _host_runtime_name()]
-        compiler = _identity(gxx()) + _contents(runtime.read_text(), (flags.HOST,))
+        compiler = _identity(gxx()) + _contents(runtime.read_text(), (host_flags.HOST,))
     else:
         command = _nvcc_module_command(op, (arch,))
         command += [f"-DONLY={dtype.upper()}", "-include", str(_ONLY)] if dtype else []
@@ -774,7 +774,7 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
             host_runtime()
         _make_module(_module_source(op, text), command, libraries, product)
 
-    sources = _pybind_sources(text, *((flags.HOST,) if target == "host" else ()))
+    sources = _pybind_sources(text, *((host_flags.HOST,) if target == "host" else ()))
     key = digest(sources, target, command, libraries, compiler)
     return _pybind_name(op, target, key), make
 

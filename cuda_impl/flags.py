@@ -1,4 +1,4 @@
-"""The one list of compiler flags for NVRTC, nvcc and g++, with reasons.
+"""The one list of compiler flags for NVRTC and nvcc, with reasons; `cuda_impl.host_flags` has g++'s.
 
 NVRTC and nvcc get the same device flags, so both routes make the same machine code from the same kernel.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
-HOST = KERNELS.parent / "host"
 
 DEVICE = (
     "-std=c++17",
@@ -22,27 +21,6 @@ registers.  NVRTC has no option for it; nvcc's front end has this one."""
 
 PTXAS_REMARKS_THAT_ARE_ERRORS = tuple(f"C{number}" for number in range(7504, 7516))
 """ptxas only remarks that it ignored ``setmaxnreg`` or serialised ``wgmma``; the kernel is then slow."""
-
-HOST_CXX = (
-    "-std=c++17",
-    "-O1",  # half the compile time of -O2; these kernels are checked, not timed
-    "-fPIC",
-    "-pthread",
-    "-DHOST_BUILD",
-    "-fno-strict-aliasing",  # kernels make 16-byte accesses through pointers, as CUDA allows
-    "-fno-gnu-unique",  # a kernel's __shared__ belongs to its own shared object
-)
-
-SANITIZE = (
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=undefined",
-    "-fno-omit-frame-pointer",
-    "-g1",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wno-unknown-pragmas",  # "#pragma unroll"
-)
 
 
 def target(arch: str) -> str:
@@ -62,9 +40,3 @@ def nvcc(archs: tuple[str, ...]) -> tuple[str, ...]:
     parallel = ("--threads=0", "--split-compile=0")
     checks = ("-Werror=all-warnings", "-Xptxas=-v")
     return (*DEVICE, *SHARED_ADDRESSES_AS_NVRTC, f"-I{KERNELS}", *generate, *parallel, *checks)
-
-
-def host(cuda_include: Path, sanitize: bool) -> tuple[str, ...]:
-    """Options for g++: the kernels as C++ for the CPU, with CUDA's own headers for its data types."""
-    includes = (f"-I{HOST}", f"-I{KERNELS}", "-isystem", str(cuda_include))
-    return (*HOST_CXX, *(SANITIZE if sanitize else ()), *includes)

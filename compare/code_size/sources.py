@@ -28,7 +28,10 @@ USER_FILE_BYTES = 1 << 18
 
 _TOOLS = (
     "compare",
-    *(f"cuda_impl.{name}" for name in ("build", "flags", "launch", "loader", "pybind", "tensor_maps")),
+    *(
+        f"cuda_impl.{name}"
+        for name in ("build", "flags", "host_flags", "launch", "loader", "pybind", "tensor_maps")
+    ),
 )
 """Modules that serve every op: not part of an implementation."""
 

@@ -107,7 +107,7 @@ def through_cpp(table: Variant) -> Run:
         outputs = launch(*tensors, **options)
         if outputs is None:  # the first call of a layout, or another module's
             this_launch, add = launcher_for(tensors)
-            if isinstance(tensors[0], torch.Tensor) and tensors[0].is_cuda:
+            if any(isinstance(x, torch.Tensor) and x.is_cuda for x in tensors[:1]):
                 launch = this_launch  # on a CPU each call is checked: of decode_attention also the values
                 outputs = launch(*tensors, **options)
             if outputs is None:

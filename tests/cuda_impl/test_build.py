@@ -23,7 +23,7 @@ from compare import capture, device, registry
 from compare.model.op import DTYPES
 from compare.resources.sass import disassembly
 from compare.worker import memory
-from cuda_impl import build, flags, loader
+from cuda_impl import build, flags, host_flags, loader
 from loops import for_each
 
 ARCHS = ("sm_75", "sm_80", "sm_90")
@@ -435,7 +435,9 @@ def test_a_project_whose_path_has_a_quote_is_compiled(
 @pytest.mark.usefixtures("cache")
 def test_precompiled_headers_fit_what_includes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """g++ is silent about one that does not fit, and parses CUDA's headers for each kernel again."""
-    monkeypatch.setattr(flags, "HOST_CXX", (*flags.HOST_CXX, "-Winvalid-pch", "-Werror=invalid-pch"))
+    monkeypatch.setattr(
+        host_flags, "HOST_CXX", (*host_flags.HOST_CXX, "-Winvalid-pch", "-Werror=invalid-pch")
+    )
     for watched in (False, True):
         assert build.host_kernel("vector_add", "vector_add_scalar_kernel<float>", watched).is_file()
 
