@@ -39,6 +39,7 @@ _SHOWN = ("stage", "passes", "pass_name", "source_map", "caches")
 """Options that show something in place of the summary."""
 
 _SUFFIXES = {
+    "module": "module.cu",
     "host-preprocessed": "host.ii",
     "preprocessed": "device.ii",
     "cudafe": "cudafe1.cpp",

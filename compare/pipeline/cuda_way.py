@@ -19,7 +19,7 @@ from compare.pipeline.records import CompilerStage, Opened, StageFailure
 from cuda_impl import build, flags
 
 NVCC_STAGES = (
-    *("source", "host-preprocessed", "cudafe", "preprocessed", "ptx", "cubin"),
+    *("source", "module", "host-preprocessed", "cudafe", "preprocessed", "ptx", "cubin"),
     *("fatbin", "object", "library", "sass"),
 )
 _MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
@@ -69,8 +69,11 @@ def phases(log: str) -> tuple[str, float | None, float | None]:
 
 
 def by_nvcc(launch: CudaLaunch, blank: Opened, folder: Path) -> Opened:
-    """Every stage of nvcc for a launch's kernel, a file of its own; intermediate files go to ``folder``."""
-    opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
+    """Every stage of nvcc for a launch's kernel, a file of its own; intermediate files go to ``folder``.
+
+    The module that holds the kernel, with others and the host code, is shown and not compiled.
+    """
+    opened = replace(blank, kernel=launch.kernel, stages=(_source(launch), _module(launch, blank)))
     source = folder / "kernels.cu"
     source.write_text(build.instances(launch.source, [launch.kernel]))
     host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
@@ -167,6 +170,13 @@ def _source(launch: CudaLaunch) -> CompilerStage:
     defined = re.compile(rf"\bvoid {launch.kernel.partition('<')[0]}\(")
     path = next((path for path, text in files.items() if defined.search(text)), next(iter(files)))
     return CompilerStage("source", "CUDA C++", files[path].encode(), file=str(path))
+
+
+def _module(launch: CudaLaunch, blank: Opened) -> CompilerStage:
+    """The C++ of the pybind11 module: written by hand, or generated from the op's launch tables."""
+    by_hand = build.PYBIND / f"{blank.op}.cu"
+    maker = "C++ host code" if by_hand.is_file() else f"generated from launches/{blank.op}.py"
+    return CompilerStage("module", maker, build.module_text(blank.op).encode())
 
 
 def _failure(stage: str, message: str) -> StageFailure:

@@ -47,7 +47,7 @@ class Assembly(RegexLexer):  # type: ignore[misc]
 _LANGUAGES = {
     **dict.fromkeys(("ast", "inductor"), "python"),
     **dict.fromkeys(("frontend", "ttir", "ttgir", "sass"), "assembly"),
-    **dict.fromkeys(("host-preprocessed", "cudafe", "preprocessed"), "cuda"),
+    **dict.fromkeys(("module", "host-preprocessed", "cudafe", "preprocessed"), "cuda"),
     "llir": "llvm",
     "ptx": "ptx",
 }
