@@ -95,7 +95,7 @@ def test_every_implementation_passes_through_every_stage(everything: Everything)
         assert tuple(stage["name"] for stage in kernel["stages"]) == expected, label
         for stage in kernel["stages"]:
             assert stage["size_bytes"], (label, stage["name"])
-            assert stage["took_ms"] is not None or stage["name"] == "source"
+            assert stage["took_ms"] is not None or stage["name"] in ("source", "module")
         if impl.route == "pybind":  # nvcc's commands are its own
             commands = {stage["name"]: stage["command"] for stage in kernel["stages"]}
             for name, tool in (("ptx", "cicc"), ("cubin", "ptxas"), ("fatbin", "fatbinary")):
