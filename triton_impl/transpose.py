@@ -69,9 +69,10 @@ def transpose_windowed_kernel(
     n = tl.minimum(right, N - COLUMNS) + tl.arange(0, COLUMNS)
     m = tl.arange(0, ROWS)
     x = tl.load(x_ptr + (begin + m)[:, None] * stride_xm + n[None, :] * stride_xn)
+    past_boundary = n * M % SECTOR  # a row of y begins so many elements after a sector boundary
     # Offsets within the tile, so that the mask is computed in 32 bits.
-    first = (window - begin - n * M % SECTOR).to(tl.int32)[:, None]
-    inside = (m[None, :] >= first) & (m[None, :] < first + WINDOW)
+    window_begin = (window - begin - past_boundary).to(tl.int32)[:, None]
+    inside = (m[None, :] >= window_begin) & (m[None, :] < window_begin + WINDOW)
     tl.store(y_ptr + (n * M + begin)[:, None] + m[None, :], tl.trans(x), mask=inside)
 
 

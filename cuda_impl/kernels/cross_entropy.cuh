@@ -2,8 +2,8 @@
 //
 //   loss[m] = log(sum_v exp(logits[m,v])) - logits[m,targets[m]]
 //
-// Variants; triton_impl/cross_entropy.py has the same under the same names except the last, which Triton
-// cannot express:
+// Variants; triton_impl/cross_entropy.py has the same under the same names except the last, which is not
+// written in Triton here: Gluon's cga_layout could:
 //   online   a warp or a block reads a row once, tile by tile, with a running maximum and sum
 //   split    several blocks share a row; the last to finish combines the partial results: few long rows
 //   cluster  the blocks of a cluster share a row and send partial results to the first block: Hopper
@@ -25,26 +25,26 @@ constexpr index_t IGNORED = -100;  // PyTorch's ignore_index: the loss of such a
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
     constexpr int VEC = 16 / sizeof(T);
-    const int misplaced = static_cast<int>(reinterpret_cast<unsigned long long>(part_ptr) / sizeof(T) % VEC);
-    index_t head = (VEC - misplaced) % VEC;
+    const int misaligned = static_cast<int>(reinterpret_cast<unsigned long long>(part_ptr) / sizeof(T) % VEC);
+    index_t head = (VEC - misaligned) % VEC;
     if (head > count) head = count;
-    const index_t packs = (count - head) / VEC;
-    const index_t edges = count - packs * VEC;
+    const index_t vectors = (count - head) / VEC;
+    const index_t edges = count - vectors * VEC;
     const T* body_ptr = part_ptr + head;
 
     T edge = T(0.0f);  // used at the end, so that its load overlaps with the rest
     if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
 
-    Running seen = nothing_seen();
+    Running seen = identity();
     constexpr int TILE = THREADS * PACKS;
-    for (index_t begin = 0; begin < packs; begin += TILE) {
-        const int left = static_cast<int>(packs - begin < TILE ? packs - begin : TILE);
+    for (index_t begin = 0; begin < vectors; begin += TILE) {
+        const int left = static_cast<int>(vectors - begin < TILE ? vectors - begin : TILE);
         const T* tile_ptr = body_ptr + begin * VEC;
         Packed<T, VEC> x[PACKS];
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
-            const int pack = p * THREADS + thread;
-            if (pack < left) x[p] = load_packed<VEC>(tile_ptr + pack * VEC);
+            const int vector = p * THREADS + thread;
+            if (vector < left) x[p] = load_packed<VEC>(tile_ptr + vector * VEC);
         }
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
@@ -94,13 +94,13 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_
 
 // ---- split ---------------------------------------------------------------------------------------------
 // Grid: `splits` blocks per row, each with `slice` columns of it. A block writes its partial result to
-// of_part[M,splits], then increments arrived[M], which starts as 0. The block that finds all others counted
+// partials[M,splits], then increments arrived[M], which starts as 0. The block that finds all others counted
 // combines the partial results, in column order whichever block it is. No block waits for another.
 
 template <typename T, int PACKS, int THREADS>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
-    index_t stride_tm, index_t slice, int splits, word_t* of_part, word_t* arrived) {
+    index_t stride_tm, index_t slice, int splits, word_t* partials, word_t* arrived) {
     const index_t m = blockIdx.x / splits;
     const index_t begin = blockIdx.x % splits * slice;
     const T* row_ptr = logits_ptr + m * stride_lm;
@@ -108,14 +108,14 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
     const Running part =
         block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
 
-    if (threadIdx.x == 0) of_part[blockIdx.x] = to_word(part);
+    if (threadIdx.x == 0) partials[blockIdx.x] = to_word(part);
     if (!arrives_last(&arrived[m], splits) || threadIdx.x >= WARP) return;
 
     const index_t target = targets_ptr[m * stride_tm];
     const float picked = pick(row_ptr, V, target);
-    Running row = nothing_seen();
+    Running row = identity();
     for (int s = threadIdx.x; s < splits; s += WARP) {
-        row = combine(row, from_word(__ldcg(of_part + m * splits + s)));  // bypasses the L1, maybe stale
+        row = combine(row, from_word(__ldcg(partials + m * splits + s)));  // bypasses the L1, maybe stale
     }
     row = warp_combine<WARP>(row);
     if (threadIdx.x == 0) loss_ptr[m] = loss_of(row, picked, target);
@@ -132,8 +132,8 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
                                                           float* loss_ptr, index_t V, index_t stride_lm,
                                                           index_t stride_tm, index_t slice) {
 #if HAS_HOPPER_UNITS
-    __shared__ mbarrier_t heard;
-    __shared__ word_t of_block[CLUSTER];
+    __shared__ mbarrier_t arrived;
+    __shared__ word_t block_results[CLUSTER];
     const int rank = cluster_block_rank();
     const index_t m = blockIdx.x / CLUSTER;
     const index_t begin = rank * slice;
@@ -142,7 +142,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
     const index_t target = targets_ptr[m * stride_tm];
 
     if (rank == 0 && threadIdx.x == 0) {  // all blocks signal the first one
-        mbarrier_init(&heard, 1);
+        mbarrier_init(&arrived, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -154,12 +154,13 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
 
     cluster_wait();  // all blocks of the cluster have started: the first one's shared memory may be written
     if (threadIdx.x == 0) {
-        if (rank == 0) mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));  // bytes may arrive earlier
-        store_async_to_block(&of_block[rank], 0, to_word(part), &heard);
+        if (rank == 0)
+            mbarrier_arrive_expect_bytes(&arrived, sizeof(block_results));  // bytes may arrive earlier
+        store_async_to_block(&block_results[rank], 0, to_word(part), &arrived);
     }
     if (rank != 0 || threadIdx.x >= WARP) return;
-    mbarrier_wait(&heard, 0);
-    const Running row = warp_combine<CLUSTER>(from_word(of_block[threadIdx.x % CLUSTER]));
+    mbarrier_wait(&arrived, 0);
+    const Running row = warp_combine<CLUSTER>(from_word(block_results[threadIdx.x % CLUSTER]));
     if (threadIdx.x == 0) loss_ptr[m] = loss_of(row, picked, target);
 #endif
 }

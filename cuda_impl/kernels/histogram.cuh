@@ -85,9 +85,9 @@ __device__ __forceinline__ void count_chunks(const byte_t* __restrict__ x_ptr, i
         for (int v = 0; v < VEC; ++v) count(byte_of(x, v));
     }
     if (blockIdx.x == 0) {
-        const index_t behind = head + vectors * VEC + thread;
+        const index_t tail = head + vectors * VEC + thread;
         if (thread < head) count(x_ptr[thread]);
-        if (behind < N) count(x_ptr[behind]);
+        if (tail < N) count(x_ptr[tail]);
     }
 }
 

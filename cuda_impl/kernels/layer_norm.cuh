@@ -1,8 +1,8 @@
 // layer_norm over rows: x[M,N], weight[N], bias[N] -> y[M,N],
 //   y[m,n] = (x[m,n] - mean_m) / sqrt(variance_m + eps) * weight[n] + bias[n]
 //
-// Variants; triton_impl/layer_norm.py has the first two under the same names. Triton cannot express the last:
-// its split exchanges partial sums through global memory instead.
+// Variants; triton_impl/layer_norm.py has the first two under the same names. The last is not written in
+// Triton here: Gluon's cga_layout could. Its split exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper
@@ -124,7 +124,8 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&p
 // THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors each:
 // N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. Weights are loaded
 // together with the row, so that nothing waits after the reduction. Registers are limited so that one block
-// reads while another writes: 40 for PACKS == 2, 72 for blocks of two warps, else 64.
+// reads while another writes: 40 for PACKS == 2, else 64. Blocks of two warps: 14 of them in place of 16,
+// with 72 registers (65536 / 896 = 73, allocated by eights), of which x, weight and bias take 48.
 
 #if __CUDA_ARCH__ >= 800
 constexpr int SMALL_TILE_THREADS = 1536;
@@ -161,9 +162,12 @@ __global__ __launch_bounds__(THREADS,
 // Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
 // them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
 // rows. A block reduces its slice of a row and sends the moments into the shared memory of all blocks. Then
-// it writes its slice of the previous row, whose moments have arrived meanwhile. Registers are limited so
-// that a multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, the others
-// work. Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
+// it writes its slice of the previous row, whose moments have arrived meanwhile.
+//
+// Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
+// allocated by eights: 80. The kernel takes 78, of which x, weight and bias are 48; without the limit 123.
+//
+// Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
 // BLOCK_M <= 4.
 
 using word_t = unsigned long long;
@@ -177,8 +181,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     constexpr int VEC = 16 / sizeof(T);
     constexpr int MOST_ROWS = 4;
     DYNAMIC_SHARED(T, x_shared);
-    __shared__ mbarrier_t landed[MOST_ROWS], heard[MOST_ROWS];
-    __shared__ word_t of_block[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
+    __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
+    __shared__ word_t block_moments[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
     const int thread = threadIdx.x, rank = cluster_block_rank();
     const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
     const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
@@ -187,17 +191,17 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
 
     if (thread == 0) {
         for (int row = 0; row < rows; ++row) {
-            mbarrier_init(&landed[row], 1);
-            mbarrier_init(&heard[row], 1);
+            mbarrier_init(&full[row], 1);
+            mbarrier_init(&arrived[row], 1);
         }
         mbarrier_init_fence();
         const unsigned bytes = columns * sizeof(T);
         for (int row = 0; row < rows; ++row) {
-            mbarrier_arrive_expect_bytes(&heard[row], sizeof(of_block[row]));
-            mbarrier_arrive_expect_bytes(&landed[row], bytes);
+            mbarrier_arrive_expect_bytes(&arrived[row], sizeof(block_moments[row]));
+            mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes,
-                                    &landed[row]);
+                                    &full[row]);
             }
         }
     }
@@ -208,19 +212,19 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     load_tile<THREADS>(bias, bias_ptr + begin, columns, thread);
 
     const auto reduce = [&](int row) {
-        mbarrier_wait(&landed[row], 0);
+        mbarrier_wait(&full[row], 0);
         load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
         const float mean = block_reduce<Sum, THREADS, 0>(tile_sum(x)) / max(columns, 1);
         const float deviations = tile_squares<THREADS>(x, mean, columns, thread);
         const float squares = block_reduce<Sum, THREADS, 1>(deviations);
         if (thread < CLUSTER) {
             const word_t word = __float_as_uint(mean) | static_cast<word_t>(__float_as_uint(squares)) << 32;
-            store_async_to_block(&of_block[row][rank], thread, word, &heard[row]);
+            store_async_to_block(&block_moments[row][rank], thread, word, &arrived[row]);
         }
     };
     const auto write = [&](int row) {
-        mbarrier_wait(&heard[row], 0);
-        const word_t word = of_block[row][thread % CLUSTER];
+        mbarrier_wait(&arrived[row], 0);
+        const word_t word = block_moments[row][thread % CLUSTER];
         const float block_mean = __uint_as_float(static_cast<unsigned>(word));
         const float block_squares = __uint_as_float(static_cast<unsigned>(word >> 32));
         const float count = slice_columns(N, static_cast<index_t>(thread % CLUSTER) * slice, slice);

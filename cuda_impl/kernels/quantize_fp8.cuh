@@ -6,9 +6,9 @@
 //   onepass     a group stays in registers between its maximum and its values, so it is read once
 //   vectorized  unlike onepass: 16-byte loads that stay packed, 8 codes a store, a reciprocal per group
 //
-// Groups are counted through all rows: group g is the (g % of_row)-th of row g / of_row. BLOCK_M of them
-// share a block, THREADS / BLOCK_M threads each, PACKS elements or vectors per thread. Rows of x are
-// stride_xm elements apart, values and scales are contiguous.
+// Groups are counted through all rows, row_groups a row: group g is the (g % row_groups)-th of row
+// g / row_groups. BLOCK_M of them share a block, THREADS / BLOCK_M threads each, PACKS elements or vectors
+// per thread. Rows of x are stride_xm elements apart, values and scales are contiguous.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -56,10 +56,10 @@ struct Group {
     int columns;
 };
 __device__ __forceinline__ Group group_of(unsigned g, unsigned count, index_t K, index_t stride_xm,
-                                          int columns, unsigned of_row) {
-    const index_t m = g / of_row, k = static_cast<index_t>(g % of_row) * columns;
-    const int here = g >= count ? 0 : K - k < columns ? static_cast<int>(K - k) : columns;
-    return {m * stride_xm + k, m * K + k, here};
+                                          int columns, unsigned row_groups) {
+    const index_t m = g / row_groups, k = static_cast<index_t>(g % row_groups) * columns;
+    const int inside = g >= count ? 0 : K - k < columns ? static_cast<int>(K - k) : columns;
+    return {m * stride_xm + k, m * K + k, inside};
 }
 
 // ---- onepass --------------------------------------------------------------------------------------------
@@ -69,11 +69,11 @@ __global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(const T* 
                                                                        unsigned char* values_ptr,
                                                                        float* scales_ptr, unsigned count,
                                                                        index_t K, index_t stride_xm,
-                                                                       int columns, unsigned of_row) {
+                                                                       int columns, unsigned row_groups) {
     constexpr int GROUP_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % GROUP_THREADS;
     const unsigned g = blockIdx.x * BLOCK_M + threadIdx.x / GROUP_THREADS;
-    const Group group = group_of(g, count, K, stride_xm, columns, of_row);
+    const Group group = group_of(g, count, K, stride_xm, columns, row_groups);
     float x[PACKS];
 
     unsigned bits = 0;
@@ -128,11 +128,11 @@ __device__ __forceinline__ void store_codes(unsigned char* ptr, const unsigned s
 template <typename T, int PACKS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS, MOST_THREADS / THREADS) void quantize_fp8_vectorized_kernel(
     const T* x_ptr, unsigned char* values_ptr, float* scales_ptr, unsigned count, index_t K,
-    index_t stride_xm, int columns, unsigned of_row) {
+    index_t stride_xm, int columns, unsigned row_groups) {
     constexpr int VEC = 16 / sizeof(T), GROUP_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % GROUP_THREADS;
     const unsigned g = blockIdx.x * BLOCK_M + threadIdx.x / GROUP_THREADS;
-    const Group group = group_of(g, count, K, stride_xm, columns, of_row);
+    const Group group = group_of(g, count, K, stride_xm, columns, row_groups);
     Packed<T, VEC> x[PACKS];
 
     unsigned bits = 0;

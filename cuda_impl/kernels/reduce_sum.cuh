@@ -24,17 +24,17 @@ template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void reduce_sum_tree_kernel(const T* __restrict__ x_ptr,
                                                                   float* __restrict__ y_ptr, index_t N,
                                                                   index_t stride_xn) {
-    __shared__ float of_thread[THREADS];
+    __shared__ float thread_sums[THREADS];
     const int thread = threadIdx.x;
     const index_t n = index_t(blockIdx.x) * THREADS + thread;
-    of_thread[thread] = n < N ? float(x_ptr[n * stride_xn]) : 0.0f;
+    thread_sums[thread] = n < N ? float(x_ptr[n * stride_xn]) : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (thread < half) of_thread[thread] += of_thread[thread + half];
+        if (thread < half) thread_sums[thread] += thread_sums[thread + half];
         __syncthreads();
     }
-    if (thread == 0) y_ptr[blockIdx.x] = of_thread[0];
+    if (thread == 0) y_ptr[blockIdx.x] = thread_sums[0];
 }
 
 // ---- shuffle -------------------------------------------------------------------------------------------
@@ -84,9 +84,9 @@ __device__ __forceinline__ float sum_of_chunks(const T* __restrict__ x_ptr, inde
         for (int v = 0; v < VEC; ++v) sum[v % 4] += to_float(x, v);
     }
     if (blockIdx.x == 0) {
-        const index_t behind = head + vectors * VEC + thread;
+        const index_t tail = head + vectors * VEC + thread;
         if (thread < head) sum[0] += float(x_ptr[thread]);
-        if (behind < N) sum[0] += float(x_ptr[behind]);
+        if (tail < N) sum[0] += float(x_ptr[tail]);
     }
     return block_reduce<Sum, THREADS>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
@@ -111,21 +111,22 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(cons
 }
 
 // ---- last_block ----------------------------------------------------------------------------------------
-// Grid: as vectorized. Every block writes its sum to of_block, then increments blocks_done, which starts as
+// Grid: as vectorized. Every block writes its sum to block_sums, then increments blocks_done, which starts as
 // 0. The last block sees all sums, and adds them in block order.
 
 template <typename T, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS,
                              BLOCKS) void reduce_sum_last_block_kernel(const T* __restrict__ x_ptr,
                                                                        float* __restrict__ y_ptr, index_t N,
-                                                                       int head, float* of_block,
+                                                                       int head, float* block_sums,
                                                                        unsigned long long* blocks_done) {
     const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
-    if (threadIdx.x == 0) of_block[blockIdx.x] = sum;
+    if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
     if (!arrives_last(blocks_done, gridDim.x)) return;
 
     float total = 0.0f;
-    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) total += __ldcg(of_block + i);  // not from L1
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS)
+        total += __ldcg(block_sums + i);  // not from L1
     total = block_reduce<Sum, THREADS>(total);
     if (threadIdx.x == 0) *y_ptr = total;
 }

@@ -1,8 +1,8 @@
 // rms_norm over rows: x[M,N], weight[N] -> y[M,N],
 //   y[m,n] = x[m,n] / sqrt(mean of x[m,n]^2 + eps) * weight[n]
 //
-// Variants; triton_impl/rms_norm.py has the first two under the same names. Triton cannot express the last:
-// its split exchanges partial sums through global memory instead.
+// Variants; triton_impl/rms_norm.py has the first two under the same names. The last is not written in Triton
+// here: Gluon's cga_layout could. Its split exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper
@@ -101,9 +101,13 @@ __global__ __launch_bounds__(THREADS,
 // Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
 // them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
 // rows. A block reduces its slice of a row and sends the sum into the shared memory of all blocks. Then it
-// writes its slice of the previous row, whose sums have arrived meanwhile. Registers are limited so that a
-// multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, the others work. Rows
-// of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC; BLOCK_M <= 4.
+// writes its slice of the previous row, whose sums have arrived meanwhile.
+//
+// Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
+// allocated by eights: 80. The kernel takes 64, of which x and weight are 32.
+//
+// Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
+// BLOCK_M <= 4.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
@@ -114,8 +118,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     constexpr int VEC = 16 / sizeof(T);
     constexpr int MOST_ROWS = 4;
     DYNAMIC_SHARED(T, x_shared);
-    __shared__ mbarrier_t landed[MOST_ROWS], heard[MOST_ROWS];
-    __shared__ unsigned long long of_block[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
+    __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
+    __shared__ unsigned long long block_sums[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
     const int thread = threadIdx.x, rank = cluster_block_rank();
     const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
     const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
@@ -124,17 +128,17 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
 
     if (thread == 0) {
         for (int row = 0; row < rows; ++row) {
-            mbarrier_init(&landed[row], 1);
-            mbarrier_init(&heard[row], 1);
+            mbarrier_init(&full[row], 1);
+            mbarrier_init(&arrived[row], 1);
         }
         mbarrier_init_fence();
         const unsigned bytes = columns * sizeof(T);
         for (int row = 0; row < rows; ++row) {
-            mbarrier_arrive_expect_bytes(&heard[row], sizeof(of_block[row]));
-            mbarrier_arrive_expect_bytes(&landed[row], bytes);
+            mbarrier_arrive_expect_bytes(&arrived[row], sizeof(block_sums[row]));
+            mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes,
-                                    &landed[row]);
+                                    &full[row]);
             }
         }
     }
@@ -144,19 +148,19 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
 
     const auto reduce = [&](int row) {
-        mbarrier_wait(&landed[row], 0);
+        mbarrier_wait(&full[row], 0);
         load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
         const float own = tile_squares(x);
         // Two calls by turns: the other one's barrier is between two uses of one call's shared memory.
         const float squares =
             row % 2 == 0 ? block_reduce<Sum, THREADS, 0>(own) : block_reduce<Sum, THREADS, 1>(own);
         if (thread < CLUSTER) {
-            store_async_to_block(&of_block[row][rank], thread, __float_as_uint(squares), &heard[row]);
+            store_async_to_block(&block_sums[row][rank], thread, __float_as_uint(squares), &arrived[row]);
         }
     };
     const auto write = [&](int row) {
-        mbarrier_wait(&heard[row], 0);
-        const float part = __uint_as_float(static_cast<unsigned>(of_block[row][thread % CLUSTER]));
+        mbarrier_wait(&arrived[row], 0);
+        const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
         const float squares = warp_reduce<Sum, CLUSTER>(part);
         load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
         store_tile<THREADS>(y_ptr + (m + row) * N + begin, x, rsqrtf(squares / N + eps), weight, columns,

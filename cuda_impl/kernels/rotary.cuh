@@ -44,9 +44,10 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
 
 // Rotates every groups-th of `heads` heads from head `group` on, with the thread's cosines and sines.
 template <int HEADS, typename T, int VEC>
-__device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh,
-                                           const Packed<T, VEC>& packed_cos, const Packed<T, VEC>& packed_sin,
-                                           T* to_ptr, index_t half, int heads, int group, int groups) {
+__device__ __forceinline__ void rotate_heads(const T* x_ptr, index_t stride_xh,
+                                             const Packed<T, VEC>& packed_cos,
+                                             const Packed<T, VEC>& packed_sin, T* to_ptr, index_t half,
+                                             int heads, int group, int groups) {
 #pragma unroll 1
     for (int begin = group; begin < heads; begin += groups * HEADS) {
         Packed<T, VEC> first[HEADS], second[HEADS];
@@ -63,16 +64,16 @@ __device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh,
             if (h >= heads) break;
             const Vec<T, VEC> cos = packed_cos.unpack(), sin = packed_sin.unpack();
             const Vec<T, VEC> x = first[i].unpack(), y = second[i].unpack();
-            Vec<T, VEC> turned_x, turned_y;
+            Vec<T, VEC> rotated_x, rotated_y;
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
                 const float c = to_float(cos, v), s = to_float(sin, v), a = to_float(x, v),
                             b = to_float(y, v);
-                turned_x[v] = T(a * c - b * s);
-                turned_y[v] = T(b * c + a * s);
+                rotated_x[v] = T(a * c - b * s);
+                rotated_y[v] = T(b * c + a * s);
             }
-            store_vec(to_ptr + h * 2 * half, turned_x);
-            store_vec(to_ptr + h * 2 * half + half, turned_y);
+            store_vec(to_ptr + h * 2 * half, rotated_x);
+            store_vec(to_ptr + h * 2 * half + half, rotated_y);
         }
     }
 }
@@ -94,7 +95,7 @@ __global__ __launch_bounds__(128, 5) void rotary_token_kernel(
     q_ptr += b * stride_qb + s * stride_qs + d;
     k_ptr += b * stride_kb + s * stride_ks + d;
     out_ptr += token * heads * 2 * half + d;
-    turn_heads<HEADS>(q_ptr, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
-    turn_heads<HEADS>(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
-                      groups);
+    rotate_heads<HEADS>(q_ptr, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
+    rotate_heads<HEADS>(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
+                        groups);
 }

@@ -4,13 +4,14 @@
 
 #include "common.cuh"
 
-// The maximum of the elements seen so far, and sum(exp(x - maximum)).
+// The maximum of the elements so far, and sum(exp(x - maximum)).
 struct alignas(8) Running {
     float max;
     float sum;
 };
 
-__device__ __forceinline__ Running nothing_seen() {
+// Of no elements.
+__device__ __forceinline__ Running identity() {
     return {negative_infinity(), 0.0f};
 }
 
@@ -33,19 +34,19 @@ __device__ __forceinline__ Running warp_combine(Running seen) {
 }
 
 // Every thread of the block gets the combination over all THREADS, for each of COUNT values.
-// Needs another barrier between two calls: of_warp is reused.
+// Needs another barrier between two calls: warp_results is reused.
 template <int THREADS, int COUNT>
 __device__ __forceinline__ void block_combine(Running (&seen)[COUNT]) {
     constexpr int WARPS = THREADS / WARP;
-    __shared__ Running of_warp[COUNT][WARPS];
+    __shared__ Running warp_results[COUNT][WARPS];
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         seen[i] = warp_combine<WARP>(seen[i]);
-        if (threadIdx.x % WARP == 0) of_warp[i][threadIdx.x / WARP] = seen[i];
+        if (threadIdx.x % WARP == 0) warp_results[i][threadIdx.x / WARP] = seen[i];
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) seen[i] = warp_combine<WARPS>(of_warp[i][threadIdx.x % WARPS]);
+    for (int i = 0; i < COUNT; ++i) seen[i] = warp_combine<WARPS>(warp_results[i][threadIdx.x % WARPS]);
 }
 
 template <int THREADS>

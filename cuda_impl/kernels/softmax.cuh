@@ -1,8 +1,8 @@
 // softmax over rows: x[M,N] -> y[M,N],  y[m,n] = exp(x[m,n] - max_m) / sum_n exp(x[m,n] - max_m)
 //
-// Variants, a file each; triton_impl/softmax.py has the same under the same names except the last two, which
-// Triton cannot express:
-//   online   a block reads its row twice: any row length
+// Variants; triton_impl/softmax.py has the first three under the same names. cluster and ring are not written
+// in Triton here: Gluon's cga_layout could express clusters, and its `gluon` has a ring without TMA:
+//   online   below: a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 32768 columns
 //   split    several blocks share a row and exchange partial sums through global memory: long rows, any GPU
 //   cluster  the blocks of a cluster share a row, which stays in their shared memory: Hopper
@@ -12,8 +12,44 @@
 // 16-byte aligned, else 1. A vector is completely inside the row or outside.
 #pragma once
 
-#include "softmax/01_online.cuh"
+#include "running.cuh"
 #include "softmax/02_onepass.cuh"
 #include "softmax/03_split.cuh"
 #include "softmax/04_cluster.cuh"
 #include "softmax/05_ring.cuh"
+
+// online: a block reads its row twice, first for maximum and sum, then to write. Grid: one block per row. The
+// second read hits the L2 for what is still cached.
+template <typename T, int VEC, int THREADS>
+__global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* __restrict__ x_ptr,
+                                                                 T* __restrict__ y_ptr, index_t N,
+                                                                 index_t stride_xm) {
+    const T* x_row = x_ptr + blockIdx.x * stride_xm;
+    T* y_row = y_ptr + blockIdx.x * N;
+    constexpr int BLOCK_N = THREADS * VEC;
+    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
+
+    Running row = identity();
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+        float max = row.max, sum = 0.0f;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
+        const float shift = finite_shift(max);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
+        row = {max, row.sum * __expf(row.max - shift) + sum};  // the old sum is rescaled once per vector
+    }
+    row = block_combine<THREADS>(row);
+
+    const float inverse_sum = 1.0f / row.sum;
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+        Vec<T, VEC> y;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
+        store_vec(y_row + n, y);
+    }
+}

@@ -230,19 +230,19 @@ template <typename T, int CHUNK_BYTES>
 __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T* y_ptr, index_t N) {
 #if HAS_HOPPER_UNITS
     constexpr int CHUNK = CHUNK_BYTES / sizeof(T), VEC = 16 / sizeof(T);
-    // The mbarrier is behind the chunk, so that all shared memory is dynamic.
+    // The mbarrier follows the chunk, so that all shared memory is dynamic.
     DYNAMIC_SHARED(T, part);
-    mbarrier_t* landed = reinterpret_cast<mbarrier_t*>(part + CHUNK);
+    mbarrier_t* full = reinterpret_cast<mbarrier_t*>(part + CHUNK);
     const index_t packed = N / VEC * VEC;  // elements that TMA copies: whole 16-byte vectors only
     const index_t begin = index_t(blockIdx.x) * CHUNK;
 
     if (threadIdx.x == 0 && begin < packed) {
         const unsigned bytes = (packed - begin < CHUNK ? packed - begin : CHUNK) * sizeof(T);
-        mbarrier_init(landed, 1);
+        mbarrier_init(full, 1);
         mbarrier_init_fence();
-        mbarrier_arrive_expect_bytes(landed, bytes);
-        bulk_copy_to_shared(part, x_ptr + begin, bytes, landed);
-        mbarrier_wait(landed, 0);
+        mbarrier_arrive_expect_bytes(full, bytes);
+        bulk_copy_to_shared(part, x_ptr + begin, bytes, full);
+        mbarrier_wait(full, 0);
         bulk_copy_to_global(y_ptr + begin, part, bytes);
         bulk_copy_commit_group();
         bulk_copy_wait_group_read<0>();  // when this block ends, its shared memory is the next block's

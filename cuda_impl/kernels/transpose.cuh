@@ -176,11 +176,16 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
 //
 // If rows of y are unaligned, tile boundaries fall inside 32-byte sectors, so that two blocks write a part
 // each. Memory takes far longer for that than for a whole sector. So each row of y is split at its own sector
-// boundaries: a tile reads SECTOR rows more than a WINDOW is wide, and writes the window of each row of y
-// that starts at a sector.
+// boundaries: a tile reads SECTOR rows more than a WINDOW is wide, and writes of each row of y the window
+// that starts at a sector. Picture: docs/ops/transpose_windowed.svg.
 //
 // ALONG_M: x is contiguous along its columns, so a warp reads along these.
 // 48 registers suffice for all loads of a thread in flight at once.
+
+// 32 of the 64 bits of `high` and `low`, from bit `shift` on.
+__device__ __forceinline__ unsigned funnel_shift(unsigned high, unsigned low, int shift) {
+    return unsigned((static_cast<unsigned long long>(high) << 32 | low) >> shift);
+}
 
 template <typename T, bool ALONG_M, int THREADS>
 __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr,
@@ -195,10 +200,12 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
     __shared__ Word tile[WORDS * (COLUMNS + 1)];
     const auto place = [](int word, int column) { return word * (COLUMNS + 1) + column; };
     const unsigned tiles_m = (M + SECTOR - 2) / WINDOW + 1;
+    // The window of an aligned row of y begins at `window`, that of any row less than a sector before.
     const index_t window = index_t(blockIdx.x % tiles_m) * WINDOW;
-    const index_t begin = window == 0 ? 0 : window - (SECTOR - 1);
+    const index_t earliest = window == 0 ? 0 : window - (SECTOR - 1);
     const index_t right = index_t(blockIdx.x / tiles_m) * COLUMNS;
-    const index_t m0 = begin < M - ROWS ? begin : M - ROWS, n0 = right < N - COLUMNS ? right : N - COLUMNS;
+    const index_t m0 = earliest < M - ROWS ? earliest : M - ROWS;
+    const index_t n0 = right < N - COLUMNS ? right : N - COLUMNS;
 
     const int lane = threadIdx.x % 64, line = threadIdx.x / 64;
     const int word = ALONG_M ? lane : line, column = ALONG_M ? line : lane;
@@ -215,28 +222,27 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
     }
     __syncthreads();
 
-    // A thread has the same vector of every STEP-th row of y. These rows have one alignment, so one shift
-    // serves all.
+    // A thread has the same vector of every STEP-th row of y. These rows have one alignment.
     constexpr int VECTORS = ROWS / VEC, STEP = THREADS / VECTORS;
     static_assert(STEP % SECTOR == 0, "rows that are STEP apart are whole sectors apart");
     const int vector = threadIdx.x % VECTORS, first = threadIdx.x / VECTORS;
     if (vector >= WINDOW / VEC) return;
-    const int shift = (unsigned(n0) + first) * unsigned(M) % SECTOR;
-    const int m = int(window - m0) - shift + vector * VEC;
+    // Row n of y begins n * M % SECTOR elements past a sector boundary: its windows begin as much earlier.
+    const int past_boundary = (unsigned(n0) + first) * unsigned(M) % SECTOR;
+    const int window_begin = int(window - m0) - past_boundary;  // in the tile
+    const int m = window_begin + vector * VEC;
     T* y = y_ptr + (n0 + first) * M + m0 + m;
 #pragma unroll
     for (int n = first; n < first + COLUMNS; n += STEP, y += STEP * M) {
         if (m >= 0 && m + VEC < ROWS) {
-            unsigned part[5];  // a vector of 16-bit elements may start in the middle of a word
+            // A vector of 16-bit elements may start at the upper half of a word: then it is in 5 words.
+            unsigned part[5];
             Vec<unsigned, 4> row;
 #pragma unroll
             for (int w = 0; w < 5; ++w)
                 part[w] = reinterpret_cast<unsigned&>(tile[place(m / PER_WORD + w, n)]);
 #pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const unsigned long long two = (unsigned long long)part[w + 1] << 32 | part[w];
-                row[w] = unsigned(two >> m % PER_WORD * 16);
-            }
+            for (int w = 0; w < 4; ++w) row[w] = funnel_shift(part[w + 1], part[w], m % PER_WORD * 16);
             store_vec(reinterpret_cast<unsigned*>(y), row);
         } else {  // the ends of a row of y
             for (int v = 0; v < VEC; ++v) {

@@ -20,13 +20,13 @@ def twopass(x: Tensor) -> Plan:
     y, N = empty_like(x), x.numel()
     ITEMS, THREADS, SCAN_THREADS = 16, 256, 1024
     tiles = ceil_div(N, THREADS * ITEMS)
-    of_tile = zeros((tiles + 1,), torch.int64, x.device)
+    tile_counts = zeros((tiles + 1,), torch.int64, x.device)
     sizes = int64(N, x.stride(0))
     return Plan(
         y,
-        Launch(COUNT(x.dtype), tiles, THREADS, (x, *sizes, of_tile)),
-        Launch(SCAN(), 1, SCAN_THREADS, (of_tile, *int64(tiles))),
-        Launch(SCATTER(x.dtype), tiles, THREADS, (x, y, *sizes, of_tile)),
+        Launch(COUNT(x.dtype), tiles, THREADS, (x, *sizes, tile_counts)),
+        Launch(SCAN(), 1, SCAN_THREADS, (tile_counts, *int64(tiles))),
+        Launch(SCATTER(x.dtype), tiles, THREADS, (x, y, *sizes, tile_counts)),
     )
 
 

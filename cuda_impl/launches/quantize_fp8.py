@@ -20,7 +20,7 @@ class Groups(NamedTuple):
     """Of the scales: one for each group."""
     columns: int
     """Of a group."""
-    of_row: int
+    row_groups: int
     """Groups of a row."""
 
 
@@ -33,19 +33,19 @@ def checked(x: Tensor, group: int) -> Groups:
     check_groups("quantize_fp8", x, group)
     M, K = x.shape
     columns = min(group or K, K)
-    of_row = ceil_div(K, max(columns, 1)) if group else 1
-    if M * of_row >= 1 << 31:
-        raise NotImplementedError(f"{M * of_row} groups: they are counted in 32 bits")
-    return Groups(contiguous_rows(x), (M, of_row) if group else (M,), columns, of_row)
+    row_groups = ceil_div(K, max(columns, 1)) if group else 1
+    if M * row_groups >= 1 << 31:
+        raise NotImplementedError(f"{M * row_groups} groups: they are counted in 32 bits")
+    return Groups(contiguous_rows(x), (M, row_groups) if group else (M,), columns, row_groups)
 
 
 def by_groups(g: Groups, run: Kernel, SHAPE: tuple[int, int, int]) -> Plan:
     (_, THREADS, BLOCK_M), (M, K) = SHAPE, g.x.shape
     values = empty(g.x.shape, torch.float8_e4m3fn, g.x.device)
     scales = empty(g.shape, torch.float32, g.x.device)
-    count, of_row = np.uint32(M * g.of_row), np.uint32(g.of_row)
-    args = (g.x, values, scales, count, *int64(K, g.x.stride(0)), *int32(g.columns), of_row)
-    launch = Launch(run(g.x.dtype, SHAPE=SHAPE), ceil_div(M * g.of_row, BLOCK_M), THREADS, args)
+    count, row_groups = np.uint32(M * g.row_groups), np.uint32(g.row_groups)
+    args = (g.x, values, scales, count, *int64(K, g.x.stride(0)), *int32(g.columns), row_groups)
+    launch = Launch(run(g.x.dtype, SHAPE=SHAPE), ceil_div(M * g.row_groups, BLOCK_M), THREADS, args)
     return Plan((values, scales), launch)
 
 

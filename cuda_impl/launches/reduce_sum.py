@@ -166,7 +166,7 @@ def last_block(x: Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 
     if is_strided(x):
         return shuffle.plan(x)
     of = chunks_of(LAST_BLOCK, x, PACKS, THREADS, BLOCKS)
-    y, of_block = sums(1, x), empty((of.blocks,), torch.float32, x.device)
+    y, block_sums = sums(1, x), empty((of.blocks,), torch.float32, x.device)
     blocks_done = zeros((1,), torch.int64, x.device)
-    args = (x, y, *of.sizes, of_block, blocks_done)
+    args = (x, y, *of.sizes, block_sums, blocks_done)
     return Plan(y, Launch(of.run, of.blocks, THREADS, args))

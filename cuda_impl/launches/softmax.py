@@ -112,8 +112,8 @@ def split(x: Tensor) -> Plan:
     BLOCK_N = THREADS * PACKS * VEC
     chunks, blocks = ceil_div(N, BLOCK_N), BLOCKS * multiprocessors(x.device)
     check_chunks(N, chunks, blocks, BLOCK_N)
-    of_chunk = zeros((M * chunks,), torch.int64, x.device)
-    args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), of_chunk)
+    chunk_results = zeros((M * chunks,), torch.int64, x.device)
+    args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
     return Plan(y, Launch(SPLIT(x.dtype, VEC=VEC, PACKS=PACKS), min(blocks, M * chunks), THREADS, args))
 
 
@@ -167,6 +167,6 @@ def ring(x: Tensor) -> Plan:
     resident = min(BLOCKS, shared_bytes_of_a_block(x.device) // shared_bytes)
     blocks = resident * multiprocessors(x.device)
     check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N)
-    of_chunk = zeros((M * chunks,), torch.int64, x.device)
-    args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), of_chunk)
+    chunk_results = zeros((M * chunks,), torch.int64, x.device)
+    args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
     return Plan(y, Launch(RING(x.dtype), min(blocks, M * chunks), THREADS, args, shared_bytes))

@@ -164,7 +164,7 @@ def test_a_click_on_a_source_line_lights_up_what_it_became(shown: PipelinePage):
     shown.tab.locator(".column.right[data-stage=sass] .line[data-traced]").first.click()
     assert shown.lit("source", "right") == 1
     assert shown.lit("source") == 0
-    assert "01_online.cuh" in shown.text("#status")
+    assert "softmax.cuh" in shown.text("#status")
 
 
 @WIDTHS

@@ -50,6 +50,7 @@ from tools.docs import (
     quantization,
     schemas,
     timing,
+    windows,
 )
 from tools.docs.toolchain_variables import examples
 
@@ -75,6 +76,7 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/cold-sample.svg"): timing.cold_sample,
     Path("docs/effort.svg"): lambda: _effort(),
     Path("docs/rounds.svg"): timing.rounds,
+    Path("docs/ops/transpose_windowed.svg"): windows.windows,
     **flows.PICTURES,
     **pictures.pictures(),
 }

@@ -24,28 +24,28 @@ __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(const T* __res
                                                                   T* __restrict__ y_ptr, index_t N, int skew,
                                                                   int tiles, word_t* words) {
 #if HAS_HOPPER_UNITS
-    static_assert(STAGES >= 3, "tile_of is read while the one before it is written");
+    static_assert(STAGES >= 3, "stage_tiles is read while the one before it is written");
     constexpr int VEC = 16 / sizeof(T), SIZE = TILE_BYTES / sizeof(T), PART = SIZE / (THREADS / WARP);
     static_assert(PART % (WARP * VEC) == 0, "a warp counts whole vectors of all lanes");
     DYNAMIC_SHARED(T, ring);
-    __shared__ mbarrier_t landed[STAGES];
-    __shared__ int tile_of[STAGES];
+    __shared__ mbarrier_t full[STAGES];
+    __shared__ int stage_tiles[STAGES];
     const int thread = threadIdx.x, lane = thread % WARP, part = thread / WARP * PART;
-    word_t* of_tile = words + 1;
+    word_t* tile_words = words + 1;
 
     const auto begin_of = [&](int tile) { return index_t(tile) * SIZE - skew; };
     const auto fills = [&](int tile) { return begin_of(tile) >= 0 && begin_of(tile) + SIZE <= N; };
     const auto fetch = [&](int stage) {
-        const int tile = tile_of[stage] = take_ticket(words);
+        const int tile = stage_tiles[stage] = take_ticket(words);
         const unsigned bytes = tile < tiles && fills(tile) ? TILE_BYTES : 0;
-        mbarrier_arrive_expect_bytes(&landed[stage], bytes);
-        if (bytes > 0)
-            bulk_copy_to_shared(ring + stage * SIZE, x_ptr + begin_of(tile), bytes, &landed[stage]);
+        fence_proxy_async();  // orders the block's reads of the stage before TMA overwrites it
+        mbarrier_arrive_expect_bytes(&full[stage], bytes);
+        if (bytes > 0) bulk_copy_to_shared(ring + stage * SIZE, x_ptr + begin_of(tile), bytes, &full[stage]);
     };
     // Number of elements that this warp keeps of its part of the tile.
     const auto count_kept = [&](int tile, int stage, int phase) {
         T* x = ring + stage * SIZE + part;
-        mbarrier_wait(&landed[stage], phase);
+        mbarrier_wait(&full[stage], phase);
         if (!fills(tile)) {
             for (int i = lane; i < PART; i += WARP) {
                 const index_t n = begin_of(tile) + part + i;
@@ -65,26 +65,26 @@ __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(const T* __res
     };
 
     if (thread == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(&landed[stage], 1);
+        for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(&full[stage], 1);
         mbarrier_init_fence();
         for (int stage = 0; stage < STAGES; ++stage) fetch(stage);
     }
     __syncthreads();
-    int tile = tile_of[0], stage = 0, phase = 0;
+    int tile = stage_tiles[0], stage = 0, phase = 0;
     if (tile >= tiles) return;
-    Counted counted = among_warps<THREADS>(count_kept(tile, stage, phase));
-    if (thread == 0) publish(of_tile + tile, OWN, counted.all);
-    __syncthreads();  // all have read what among_warps shared
+    Counted counted = scan_warps<THREADS>(count_kept(tile, stage, phase));
+    if (thread == 0) publish(tile_words + tile, OWN, counted.all);
+    __syncthreads();  // all have read what scan_warps shared
 
     while (tile < tiles) {
         const int next_stage = stage + 1 < STAGES ? stage + 1 : 0,
                   next_phase = next_stage > 0 ? phase : phase ^ 1;
-        const int next = tile_of[next_stage];
+        const int next = stage_tiles[next_stage];
         const int next_count = next < tiles ? count_kept(next, next_stage, next_phase) : 0;
-        const Counted next_counted = among_warps<THREADS>(next_count);
-        if (thread == 0 && next < tiles) publish(of_tile + next, OWN, next_counted.all);
+        const Counted next_counted = scan_warps<THREADS>(next_count);
+        if (thread == 0 && next < tiles) publish(tile_words + next, OWN, next_counted.all);
 
-        const index_t before = block_look_back(of_tile, tile, counted.all);
+        const index_t before = block_look_back(tile_words, tile, counted.all);
         T* place = y_ptr + before + counted.before;
         const T* x = ring + stage * SIZE + part + lane;
 #pragma unroll 8

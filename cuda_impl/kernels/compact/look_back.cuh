@@ -22,20 +22,20 @@ __device__ __forceinline__ int take_ticket(word_t* words) {
 }
 
 // volatile bypasses the L1, which is not coherent with other blocks' writes.
-__device__ __forceinline__ void publish(volatile word_t* of_tile, word_t state, index_t count) {
-    *of_tile = word_t(count) << 2 | state;
+__device__ __forceinline__ void publish(volatile word_t* tile_words, word_t state, index_t count) {
+    *tile_words = word_t(count) << 2 | state;
 }
 
 // How many elements all tiles before this one keep. A warp reads 32 tiles per iteration, the nearest first.
 // An iteration takes one L2 round trip, during which the GPU starts more tiles: tiles must be large enough
 // that these are fewer than 32. Reading more tiles per iteration would load the L2 with words that are not
 // needed.
-__device__ __forceinline__ index_t look_back(const volatile word_t* of_tile, int tile) {
+__device__ __forceinline__ index_t look_back(const volatile word_t* tile_words, int tile) {
     const int lane = threadIdx.x % WARP;
     index_t sum = 0;  // per lane
     for (int nearest = tile - 1;;) {
         const int other = nearest - lane;
-        const word_t word = other >= 0 ? of_tile[other] : ALL;  // before the first tile nothing is kept
+        const word_t word = other >= 0 ? tile_words[other] : ALL;  // before the first tile nothing is kept
         const unsigned knows_all = __ballot_sync(FULL_WARP, (word & 3) == ALL);
         // Lanes up to the first with ALL: its lowest bit, and those below. All lanes if no lane has it.
         const unsigned needed = knows_all ^ (knows_all - 1);
@@ -51,12 +51,12 @@ __device__ __forceinline__ index_t look_back(const volatile word_t* of_tile, int
 
 // look_back for a block: one warp looks back and publishes, then the result is broadcast. Needs another
 // barrier between two calls.
-__device__ __forceinline__ index_t block_look_back(word_t* of_tile, int tile, int count) {
+__device__ __forceinline__ index_t block_look_back(word_t* tile_words, int tile, int count) {
     __shared__ index_t shared_before;
     if (threadIdx.x < WARP) {
-        const index_t before = look_back(of_tile, tile);
+        const index_t before = look_back(tile_words, tile);
         if (threadIdx.x == 0) {
-            publish(of_tile + tile, ALL, before + count);
+            publish(tile_words + tile, ALL, before + count);
             shared_before = before;
         }
     }

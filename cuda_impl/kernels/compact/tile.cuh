@@ -43,18 +43,18 @@ __device__ __forceinline__ unsigned load_tile(T (&x)[ITEMS], const T* x_ptr, ind
 }
 
 // Exclusive sum over the warps before this one, and the block's total, of what each warp keeps. Needs another
-// barrier between two calls: of_warp is reused.
+// barrier between two calls: warp_counts is reused.
 struct Counted {
     int before, all;
 };
 template <int THREADS>
-__device__ __forceinline__ Counted among_warps(int count) {
+__device__ __forceinline__ Counted scan_warps(int count) {
     constexpr int WARPS = THREADS / WARP;
-    __shared__ int of_warp[WARPS];
+    __shared__ int warp_counts[WARPS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (lane == 0) of_warp[warp] = count;
+    if (lane == 0) warp_counts[warp] = count;
     __syncthreads();
-    const int other = lane < WARPS ? of_warp[lane] : 0;
+    const int other = lane < WARPS ? warp_counts[lane] : 0;
     return {warp_reduce<Sum>(lane < warp ? other : 0), warp_reduce<Sum>(other)};
 }
 

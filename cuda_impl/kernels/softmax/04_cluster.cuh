@@ -18,9 +18,9 @@ __global__ __launch_bounds__(THREADS)
     constexpr int BLOCK_N = THREADS * PACKS * VEC;
     constexpr int MOST_TILES = 32;
     DYNAMIC_SHARED(T, x_shared);
-    __shared__ mbarrier_t landed[MOST_TILES];
-    __shared__ mbarrier_t heard;
-    __shared__ word_t of_block[CLUSTER];
+    __shared__ mbarrier_t full[MOST_TILES];
+    __shared__ mbarrier_t arrived;
+    __shared__ word_t block_results[CLUSTER];
     const int rank = cluster_block_rank();
     const index_t m = blockIdx.x / CLUSTER;
     const index_t begin = rank * slice;
@@ -28,24 +28,24 @@ __global__ __launch_bounds__(THREADS)
     const int tiles = (columns + BLOCK_N - 1) / BLOCK_N;
 
     if (threadIdx.x == 0) {
-        for (int tile = 0; tile < tiles; ++tile) mbarrier_init(&landed[tile], 1);
-        mbarrier_init(&heard, 1);
+        for (int tile = 0; tile < tiles; ++tile) mbarrier_init(&full[tile], 1);
+        mbarrier_init(&arrived, 1);
         mbarrier_init_fence();
-        mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));
+        mbarrier_arrive_expect_bytes(&arrived, sizeof(block_results));
         for (int tile = 0; tile < tiles; ++tile) {
             const int n = tile * BLOCK_N;
             const unsigned bytes = min(columns - n, BLOCK_N) * sizeof(T);
-            mbarrier_arrive_expect_bytes(&landed[tile], bytes);
-            bulk_copy_to_shared(x_shared + n, x_ptr + m * stride_xm + begin + n, bytes, &landed[tile]);
+            mbarrier_arrive_expect_bytes(&full[tile], bytes);
+            bulk_copy_to_shared(x_shared + n, x_ptr + m * stride_xm + begin + n, bytes, &full[tile]);
         }
     }
     __syncthreads();
     cluster_arrive_relaxed();
 
     Packed<T, VEC> x[PACKS];
-    Running part = nothing_seen();
+    Running part = identity();
     for (int tile = 0; tile < tiles; ++tile) {
-        mbarrier_wait(&landed[tile], 0);
+        mbarrier_wait(&full[tile], 0);
         const int n = tile * BLOCK_N;
         load_tile<THREADS>(x, x_shared + n, columns - n);
         part = include(part, x);
@@ -54,10 +54,10 @@ __global__ __launch_bounds__(THREADS)
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
     if (threadIdx.x < CLUSTER) {
-        store_async_to_block(&of_block[rank], threadIdx.x, to_word(part), &heard);
+        store_async_to_block(&block_results[rank], threadIdx.x, to_word(part), &arrived);
     }
-    mbarrier_wait(&heard, 0);
-    const Running row = warp_combine<CLUSTER>(from_word(of_block[threadIdx.x % CLUSTER]));
+    mbarrier_wait(&arrived, 0);
+    const Running row = warp_combine<CLUSTER>(from_word(block_results[threadIdx.x % CLUSTER]));
 
     for (int tile = 0; tile < tiles; ++tile) {
         const int n = tile * BLOCK_N;

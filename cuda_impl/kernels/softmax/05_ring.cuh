@@ -1,78 +1,95 @@
 // ring: as split, but TMA prefetches chunks into a ring of SLOTS buffers in shared memory. Hopper only.
 //
-// A chunk is reduced when it has landed and written LAG iterations later; then its buffer is refilled at
-// once. Loads stall neither for stores nor for other blocks.
+// With LAG 2 and SLOTS 3, c0, c1 ... being the block's chunks:
+//   iteration   0         1         2         3         4
+//   reduces     c0        c1        c2        c3        c4
+//   writes                          c0        c1        c2       then TMA refills its slot: c3, c4, c5
+// Loads stall neither for stores nor for other blocks.
 //
 // A row has at most (LAG - 1) * gridDim.x chunks: before a block waits for a row, every block can have
 // published its chunks of it in an earlier iteration. Rows of x are 16-byte aligned; N is a multiple of VEC.
 #pragma once
 
-#include "hopper.cuh"
+#include "bulk.cuh"
 #include "softmax/exchange.cuh"
 #include "softmax/tile.cuh"
+
+// One of the block's chunks, its slot in the ring, and the phase parity of that slot's mbarrier.
+template <int SLOTS>
+struct Cursor {
+    Chunk chunk;
+    int slot, parity;
+
+    __device__ __forceinline__ void advance(Chunk step, int chunks) {
+        chunk.advance(step, chunks);
+        if (++slot == SLOTS) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
 
 template <typename T, int PACKS, int THREADS, int SLOTS, int LAG, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* x_ptr, T* y_ptr, index_t M,
                                                                        index_t N, index_t stride_xm,
-                                                                       int chunks, word_t* of_chunk) {
+                                                                       int chunks, word_t* chunk_results) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * PACKS * VEC;
     DYNAMIC_SHARED(T, x_shared);
-    __shared__ mbarrier_t landed[SLOTS];
+    __shared__ mbarrier_t full[SLOTS];
     const int blocks = gridDim.x, block = blockIdx.x;
-    const Place first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
-    Place at_fetch = first, at = first, at_old = first;
+    const Chunk first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
+    Chunk next = first;  // to be fetched
     const auto fetch = [&](int slot) {
-        if (at_fetch.m < M && threadIdx.x == 0) {
-            const index_t begin = static_cast<index_t>(at_fetch.c) * BLOCK_N;
+        if (next.m < M && threadIdx.x == 0) {
+            const index_t begin = static_cast<index_t>(next.c) * BLOCK_N;
             const unsigned bytes = tile_columns<BLOCK_N>(N, begin) * sizeof(T);
-            mbarrier_arrive_expect_bytes(&landed[slot], bytes);
-            bulk_copy_to_shared(x_shared + slot * BLOCK_N, x_ptr + at_fetch.m * stride_xm + begin, bytes,
-                                &landed[slot]);
+            fence_proxy_async();  // orders the block's reads of the slot before TMA overwrites it
+            mbarrier_arrive_expect_bytes(&full[slot], bytes);
+            bulk_copy_to_shared(x_shared + slot * BLOCK_N, x_ptr + next.m * stride_xm + begin, bytes,
+                                &full[slot]);
         }
-        at_fetch.advance(step, chunks);
+        next.advance(step, chunks);
     };
 
     if (threadIdx.x == 0) {
-        for (int slot = 0; slot < SLOTS; ++slot) mbarrier_init(&landed[slot], 1);
+        for (int slot = 0; slot < SLOTS; ++slot) mbarrier_init(&full[slot], 1);
         mbarrier_init_fence();
     }
     __syncthreads();
     for (int slot = 0; slot < SLOTS; ++slot) fetch(slot);
 
     Packed<T, VEC> x[PACKS];
-    int slot = 0, old_slot = 0, parity = 0;
-    for (int iteration = 0; at_old.m < M; ++iteration) {
-        const bool reduces = at.m < M, writes = iteration >= LAG;
-        const word_t* of_row = of_chunk + at_old.m * chunks;
-        const word_t early = writes ? look_early(of_row, chunks) : 0;
+    Cursor<SLOTS> current = {first, 0, 0}, old = {first, 0, 0};  // to be reduced, to be written
+    for (int iteration = 0; old.chunk.m < M; ++iteration) {
+        const bool reduces = current.chunk.m < M, writes = iteration >= LAG;
+        const word_t* row_results = chunk_results + old.chunk.m * chunks;
+        const word_t early = writes ? poll_early(row_results, chunks) : 0;
 
-        Running seen[2] = {nothing_seen(), nothing_seen()};  // the new chunk's, and the old chunk's row's
+        Running results[2] = {identity(), identity()};  // an array, so that both share the barrier
+        Running &chunk_result = results[0], &old_row = results[1];
         if (reduces) {
-            mbarrier_wait(&landed[slot], parity);
-            const int columns = tile_columns<BLOCK_N>(N, static_cast<index_t>(at.c) * BLOCK_N);
-            load_tile<THREADS>(x, x_shared + slot * BLOCK_N, columns);
-            seen[0] = include(seen[0], x);
+            mbarrier_wait(&full[current.slot], current.parity);
+            const int columns = tile_columns<BLOCK_N>(N, static_cast<index_t>(current.chunk.c) * BLOCK_N);
+            load_tile<THREADS>(x, x_shared + current.slot * BLOCK_N, columns);
+            chunk_result = include(chunk_result, x);
         }
-        if (writes) seen[1] = wait_for_row<THREADS>(of_row, chunks, early);
-        block_combine<THREADS>(seen);
-        if (reduces && threadIdx.x == 0) publish(of_chunk + at.m * chunks + at.c, seen[0]);
-        at.advance(step, chunks);
-        if (++slot == SLOTS) {
-            slot = 0;
-            parity ^= 1;
+        if (writes) old_row = wait_for_row<THREADS>(row_results, chunks, early);
+        block_combine<THREADS>(results);
+        if (reduces && threadIdx.x == 0) {
+            publish(chunk_results + current.chunk.m * chunks + current.chunk.c, chunk_result);
         }
+        current.advance(step, chunks);
 
-        const index_t begin = static_cast<index_t>(at_old.c) * BLOCK_N;
+        const index_t begin = static_cast<index_t>(old.chunk.c) * BLOCK_N;
         const int columns = tile_columns<BLOCK_N>(N, begin);
-        if (writes) load_tile<THREADS>(x, x_shared + old_slot * BLOCK_N, columns);
+        if (writes) load_tile<THREADS>(x, x_shared + old.slot * BLOCK_N, columns);
         __syncthreads();  // all have read the old chunk, and what block_combine shared
         if (writes) {
-            fetch(old_slot);
-            store_tile<THREADS>(y_ptr + at_old.m * N + begin, x, seen[1], columns);
-            at_old.advance(step, chunks);
-            if (++old_slot == SLOTS) old_slot = 0;
+            fetch(old.slot);
+            store_tile<THREADS>(y_ptr + old.chunk.m * N + begin, x, old_row, columns);
+            old.advance(step, chunks);
         }
     }
 #endif

@@ -5,42 +5,41 @@
 #include "running.cuh"
 
 // volatile bypasses the L1, which is not coherent with other blocks' writes.
-__device__ __forceinline__ void publish(word_t* of_chunk, Running value) {
-    *static_cast<volatile word_t*>(of_chunk) = to_word(value);
+__device__ __forceinline__ void publish(word_t* chunk_result, Running value) {
+    *static_cast<volatile word_t*>(chunk_result) = to_word(value);
 }
-__device__ __forceinline__ word_t look(const word_t* of_chunk) {
-    return *static_cast<const volatile word_t*>(of_chunk);
+__device__ __forceinline__ word_t poll(const word_t* chunk_result) {
+    return *static_cast<const volatile word_t*>(chunk_result);
 }
 
 // Thread c waits for the c-th chunk of a row and every THREADS-th after it, and returns their combination.
-// `early` is look_early's result: that load is issued first, and the caller's work hides its latency.
-__device__ __forceinline__ word_t look_early(const word_t* of_row, int chunks) {
+// `early` is poll_early's result: that load is issued first, and the caller's work hides its latency.
+__device__ __forceinline__ word_t poll_early(const word_t* row_results, int chunks) {
     const int c = threadIdx.x;
-    return c < chunks ? look(of_row + c) : 0;
+    return c < chunks ? poll(row_results + c) : 0;
 }
 template <int THREADS>
-__device__ __forceinline__ Running wait_for_row(const word_t* of_row, int chunks, word_t early) {
-    Running seen = nothing_seen();
+__device__ __forceinline__ Running wait_for_row(const word_t* row_results, int chunks, word_t early) {
+    Running row = identity();
     word_t word = early;
     for (int c = threadIdx.x; c < chunks; c += THREADS) {
-        if (c >= THREADS) word = look(of_row + c);
+        if (c >= THREADS) word = poll(row_results + c);
         while (word == 0) {
             __nanosleep(32);
-            word = look(of_row + c);
+            word = poll(row_results + c);
         }
-        seen = combine(seen, from_word(word));
+        row = combine(row, from_word(word));
     }
     __syncwarp();  // reconverge: else lanes that waited less go on apart, which takes twice as long
-    return seen;
+    return row;
 }
 
-// A chunk: its row and its number in the row. Incremental, because that is cheaper than a division per
-// iteration.
-struct Place {
+// The c-th chunk of row m. Incremental, because that is cheaper than a division per iteration.
+struct Chunk {
     index_t m;
     int c;
 
-    __device__ __forceinline__ void advance(Place step, int chunks) {
+    __device__ __forceinline__ void advance(Chunk step, int chunks) {
         m += step.m;
         c += step.c;
         if (c >= chunks) {

@@ -1,4 +1,4 @@
-"""Task 3: `online` of the project's ``cuda_impl/kernels/softmax/01_online.cuh``."""
+"""Task 3: `online` of the project's ``cuda_impl/kernels/softmax.cuh``."""
 
 import torch
 
