@@ -1,6 +1,5 @@
-// Hopper's units on the host: the functions of kernels/hopper.cuh, kernels/wgmma.cuh,
-// kernels/attention/hopper_ptx.cuh and kernels/w4a16_matmul/hopper_ptx.cuh that attention's and
-// w4a16_matmul's levels use, in plain C++.
+// Hopper's units on the host: those functions of kernels/hopper.cuh, kernels/wgmma.cuh and the
+// `hopper_ptx.cuh` of attention and w4a16_matmul that levels of the host build use, in plain C++.
 //
 // Asynchronous work is executed when it is waited for and not before, so that a missing wait shows: TMA loads
 // in mbarrier_wait, products in wgmma_wait_group. In reverse thread order TMA loads land at once, so that a
@@ -185,6 +184,18 @@ inline void bulk_copy_to_shared_once(void* to, const void* from, unsigned bytes,
     bulk_copy_to_shared(to, from, bytes, ptr);
 }
 
+inline void fence_proxy_async() {}
+
+inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    const unsigned own[] = {m0, m1, m2, m3};
+    host::with_parts(own, "stmatrix", [&](const unsigned* const* part) {
+        const unsigned matrix = host::lane() / 8, line = host::lane() % 8;
+        for (unsigned i = 0; i < 4; ++i) {
+            std::memcpy(static_cast<char*>(row) + 4 * i, &part[4 * line + i][matrix], 4);
+        }
+    });
+}
+
 // ---- flags in global memory ------------------------------------------------------------------------------
 
 inline void store_release(unsigned* ptr, unsigned value) {
@@ -216,9 +227,6 @@ using matrix_t = unsigned long long;
 inline matrix_t matrix_descriptor(const void* start, unsigned next_64) {
     return matrix_t(shared_address(start) >> 4) | matrix_t(next_64 >> 4) << 16;
 }
-
-template <typename T>
-constexpr bool IS_BF16 = std::is_same_v<T, __nv_bfloat16>;
 
 namespace host {
 

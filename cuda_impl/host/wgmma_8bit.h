@@ -1,5 +1,5 @@
 // Hopper's units that products of 8-bit matrices use, on the host, beside hopper_units.h: the wgmma of
-// kernels/wgmma_8bit.cuh, and of kernels/wgmma.cuh TMA copies of boxes of a matrix, both ways, and stmatrix.
+// kernels/wgmma_8bit.cuh, and of kernels/wgmma.cuh TMA copies of boxes of a matrix, both ways.
 // Products and copies are executed when they are waited for.
 #pragma once
 
@@ -134,17 +134,4 @@ inline void bulk_commit_group() {
 template <int PENDING>
 void bulk_wait_group_read() {
     host::wait_for_copies(PENDING);
-}
-inline void fence_proxy_async() {}
-
-// ---- stmatrix --------------------------------------------------------------------------------------------
-
-inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
-    const unsigned own[] = {m0, m1, m2, m3};
-    host::with_parts(own, "stmatrix", [&](const unsigned* const* part) {
-        const unsigned matrix = host::lane() / 8, line = host::lane() % 8;
-        for (unsigned i = 0; i < 4; ++i) {
-            std::memcpy(static_cast<char*>(row) + 4 * i, &part[4 * line + i][matrix], 4);
-        }
-    });
 }

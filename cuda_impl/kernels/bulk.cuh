@@ -1,6 +1,6 @@
 // Bulk copies from shared to global memory by TMA (sm_90 and later), the opposite direction of hopper.cuh's.
 // Each function is one PTX instruction, named after it. Source: PTX ISA, "cp.async.bulk",
-// "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "membar/fence".
+// "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
 #pragma once
 
 #include "hopper.cuh"
@@ -24,11 +24,6 @@ __device__ __forceinline__ void bulk_copy_commit_group() {
 template <int PENDING>
 __device__ __forceinline__ void bulk_copy_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
-// Makes this thread's writes to shared memory visible to later TMA operations (the async proxy).
-__device__ __forceinline__ void fence_proxy_async() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 #endif  // HAS_HOPPER_UNITS

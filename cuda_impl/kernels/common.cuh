@@ -12,9 +12,15 @@
 #define DYNAMIC_SHARED(type, name)                                \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     type* name = reinterpret_cast<type*>(name##_bytes)
+
+// A pointer to shared memory as PTX takes it. With HOST_BUILD, host/hopper_units.h has the same function.
+__device__ __forceinline__ unsigned shared_address(const void* ptr) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
+}
 #endif
 
-using index_t = long long;  // offsets: tensors may hold more than 2^31 elements
+using index_t = long long;          // offsets: tensors may hold more than 2^31 elements
+using word_t = unsigned long long;  // 8 bytes that one instruction writes: no reader sees half of them
 
 constexpr int WARP = 32;
 constexpr unsigned FULL_WARP = 0xffffffffu;
@@ -28,6 +34,11 @@ constexpr int MOST_THREADS = 1024;
 
 __device__ __forceinline__ float negative_infinity() {
     return __int_as_float(0xff800000);
+}
+
+// The shift before exp: 0 if the maximum is -inf, where exp(-inf - -inf) would be NaN instead of 0.
+__device__ __forceinline__ float finite_shift(float max) {
+    return max == negative_infinity() ? 0.0f : max;
 }
 
 // ---- Vec: N neighbouring elements in one vectorized access, of 16 bytes or of one element ----------------

@@ -1,7 +1,10 @@
 // What only Hopper (sm_90) and later have: bulk asynchronous copies that complete on an mbarrier, and
 // thread-block clusters with distributed shared memory. Each function is one or two PTX instructions, named
-// after them. Source: PTX ISA, "mbarrier", "cp.async.bulk", "mapa", "barrier.cluster".
+// after them. Source: PTX ISA, "mbarrier", "cp.async.bulk", "membar/fence", "mapa",
+// "barrier.cluster".
 #pragma once
+
+#include "common.cuh"
 
 #if !defined(HOST_BUILD) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
 #define HAS_HOPPER_UNITS 1
@@ -14,10 +17,6 @@
 #if HAS_HOPPER_UNITS
 
 using mbarrier_t = unsigned long long;
-
-__device__ __forceinline__ unsigned shared_address(const void* ptr) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
-}
 
 // ---- mbarrier: counts pending arrivals and pending bytes of asynchronous copies ------------------------
 
@@ -52,13 +51,18 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier_t* barrier, unsigned pari
 // ---- bulk copy: one thread issues it, TMA executes it ---------------------------------------------------
 // Both addresses and the size are multiples of 16 bytes.
 
-__device__ __forceinline__ void bulk_copy_to_shared(void* to, const void* from, unsigned bytes,
-                                                    mbarrier_t* barrier) {
+__device__ __forceinline__ void bulk_copy_to_shared(
+    void* to, const void* from, unsigned bytes, mbarrier_t* barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
             shared_address(to)),
         "l"(from), "r"(bytes), "r"(shared_address(barrier))
         : "memory");
+}
+
+// Makes this thread's writes to shared memory visible to TMA and the tensor cores (the async proxy).
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- clusters -----------------------------------------------------------------------------------------
@@ -86,8 +90,8 @@ __device__ __forceinline__ unsigned address_in_block(const void* ptr, int rank) 
 }
 
 // Writes 8 bytes to the same variable in another block of the cluster, and completes 8 bytes on its mbarrier.
-__device__ __forceinline__ void store_async_to_block(unsigned long long* ptr, int rank,
-                                                     unsigned long long value, mbarrier_t* barrier) {
+__device__ __forceinline__ void store_async_to_block(
+    unsigned long long* ptr, int rank, unsigned long long value, mbarrier_t* barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
                      address_in_block(ptr, rank)),
                  "l"(value), "r"(address_in_block(barrier, rank))

@@ -170,8 +170,6 @@ __global__ __launch_bounds__(THREADS,
 // Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
 // BLOCK_M <= 4.
 
-using word_t = unsigned long long;
-
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, const T* bias_ptr,

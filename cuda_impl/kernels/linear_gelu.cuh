@@ -9,6 +9,7 @@
 #pragma once
 
 #include "matmul.cuh"
+#include "x2.cuh"
 
 // ---- bias and GELU -----------------------------------------------------------------------------------
 // gelu(v) = v / 2 * (1 + tanh(u)) with u = (2 / pi)^(1/2) * (v + 0.044715 * v^3), which is v / (1 + e^(-2u)):
@@ -21,20 +22,7 @@ __device__ __forceinline__ float gelu(float v) {
     return __fdividef(v, 1.0f + exp2f(v * (CUBIC * (v * v) + LINEAR)));
 }
 
-// The two 16-bit elements of a word, as fp32.
-template <typename T>
-__device__ __forceinline__ float2 two_floats(unsigned word);
-template <>
-__device__ __forceinline__ float2 two_floats<__half>(unsigned word) {
-    return make_float2(__half2float(__ushort_as_half(static_cast<unsigned short>(word))),
-                       __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16))));
-}
-template <>
-__device__ __forceinline__ float2 two_floats<__nv_bfloat16>(unsigned word) {  // bf16: the upper half of fp32
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-}
-
-// An epilogue, in place of matmul's AsTheyAre. The bias is 4-byte aligned. N_EVEN: N is even.
+// An epilogue, in place of matmul's Identity. The bias is 4-byte aligned. N_EVEN: N is even.
 template <typename T, bool N_EVEN>
 struct BiasGelu {
     const T* bias_ptr;
@@ -47,7 +35,7 @@ struct BiasGelu {
     }
 
     __device__ __forceinline__ float2 apply(unsigned biases, float x, float y) const {
-        const float2 bias = two_floats<T>(biases);
+        const float2 bias = from_x2<T>(biases);
         return make_float2(gelu(x + bias.x), gelu(y + bias.y));
     }
 };
@@ -55,13 +43,12 @@ struct BiasGelu {
 // ---- tensor_core -------------------------------------------------------------------------------------
 // Grid: as matmul's.
 
-template <typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
-          int WARPS_N, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
-                             BLOCKS) void linear_gelu_tensor_core_kernel(const T* x_ptr, const T* w_ptr,
-                                                                         const T* bias_ptr, T* y_ptr,
-                                                                         index_t M, index_t N, index_t K,
-                                                                         index_t ldx, index_t ldw) {
+template <
+    typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+    int WARPS_N, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP, BLOCKS) void linear_gelu_tensor_core_kernel(
+    const T* x_ptr, const T* w_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t K, index_t ldx,
+    index_t ldw) {
     multiply_by_tensor_cores<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
         x_ptr, w_ptr, y_ptr, M, N, K, ldx, ldw, BiasGelu<T, false>{bias_ptr});
 }
@@ -70,8 +57,8 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
 // Grid: one block per THREADS vectors of y, which is overwritten. VEC divides N, or is 1.
 
 template <typename T, int VEC, int THREADS>
-__global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* bias_ptr, T* y_ptr, index_t M,
-                                                                      index_t N) {
+__global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(
+    const T* bias_ptr, T* y_ptr, index_t M, index_t N) {
     const index_t vector = static_cast<index_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (vector >= M * N / VEC) return;
     T* y = y_ptr + vector * VEC;
@@ -86,13 +73,11 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* b
 // Grid: as matmul's tma_store. A consumer loads its tile's biases while its last wgmma is in flight.
 
 template <typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-    CLUSTER_OF(2) void linear_gelu_fused_kernel(const __grid_constant__ TensorMap x_map,
-                                                const __grid_constant__ TensorMap w_map,
-                                                const __grid_constant__ TensorMap y_map, const T* bias_ptr,
-                                                int M, int N, int K) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void linear_gelu_fused_kernel(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap y_map, const T* bias_ptr, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_tma_store<T, X_BY_ROWS, W_BY_ROWS, BLOCK_N, STAGES>(x_map, w_map, y_map, M, N, K,
-                                                                     BiasGelu<T, true>{bias_ptr});
+    multiply_and_tma_store<T, X_BY_ROWS, W_BY_ROWS, BLOCK_N, STAGES>(
+        x_map, w_map, y_map, M, N, K, BiasGelu<T, true>{bias_ptr});
 #endif
 }

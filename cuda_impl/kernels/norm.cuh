@@ -8,8 +8,8 @@
 
 // PACKS vectors per thread, THREADS vectors apart; zeros from `columns` on.
 template <int THREADS, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns,
-                                          int thread) {
+__device__ __forceinline__ void load_tile(
+    Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns, int thread) {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + thread) * VEC;

@@ -15,11 +15,6 @@ __device__ __forceinline__ Running identity() {
     return {negative_infinity(), 0.0f};
 }
 
-// The shift before exp: 0 if the maximum is -inf, where exp(-inf - -inf) would be NaN instead of 0.
-__device__ __forceinline__ float finite_shift(float max) {
-    return max == negative_infinity() ? 0.0f : max;
-}
-
 __device__ __forceinline__ Running combine(Running a, Running b) {
     const float max = fmaxf(a.max, b.max);
     const float shift = finite_shift(max);
@@ -70,9 +65,7 @@ __device__ __forceinline__ Running include(Running seen, const Vec<T, VEC>& x) {
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 
-// Both in one 8-byte word, written and read by one instruction.
-using word_t = unsigned long long;
-
+// Both in one word.
 __device__ __forceinline__ word_t to_word(Running value) {
     return __float_as_uint(value.max) | static_cast<word_t>(__float_as_uint(value.sum)) << 32;
 }

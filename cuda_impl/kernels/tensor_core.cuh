@@ -9,16 +9,13 @@
 // With HOST_BUILD, host/tensor_core.h has the same functions.
 #ifndef HOST_BUILD
 
-__device__ __forceinline__ unsigned in_shared(const void* ptr) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
-}
-
 // ---- cp.async: 16 or 4 bytes from global to shared memory, bypassing registers ----------------------------
 
 // Copies the first `bytes` of 16 and fills the rest with 0; with 0 bytes nothing is read.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes)
                  : "memory");
 #else
     uint4 pack = make_uint4(0, 0, 0, 0);
@@ -38,7 +35,8 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, int byte
 // Copies 4 bytes, or writes 0 if `bytes` is 0.
 __device__ __forceinline__ void cp_async_4(void* to, const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes)
                  : "memory");
 #else
     *static_cast<unsigned*>(to) = bytes == 4 ? *static_cast<const unsigned*>(from) : 0;
@@ -67,14 +65,14 @@ __device__ __forceinline__ void cp_async_wait() {
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&matrix)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
-                 : "r"(in_shared(row))
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&matrix)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
-                 : "r"(in_shared(row))
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
@@ -88,8 +86,8 @@ template <typename T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
 
 template <>
-__device__ __forceinline__ void mma_m16n8k16<__half>(float (&c)[4], const unsigned (&a)[4], unsigned b0,
-                                                     unsigned b1) {
+__device__ __forceinline__ void mma_m16n8k16<__half>(
+    float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -109,8 +107,8 @@ __device__ __forceinline__ void mma_m16n8k16<__half>(float (&c)[4], const unsign
 }
 
 template <>
-__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const unsigned (&a)[4],
-                                                            unsigned b0, unsigned b1) {
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
+    float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -12,8 +12,8 @@
 //   of a  in words 0..3 elements 4t to 4t+3 of: row g; row g+8; row g, k 16 further; row g+8, k 16 further
 //   of b  in words 0, 1 elements k = 4t to 4t+3 of: row g; row g, k 16 further
 //   of c  columns 2t and 2t+1 of row g, then of row g+8
-__device__ __forceinline__ void mma_m16n8k32_s8(int (&c)[4], const unsigned (&a)[4], unsigned b0,
-                                                unsigned b1) {
+__device__ __forceinline__ void mma_m16n8k32_s8(
+    int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -137,7 +137,7 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     // XOR swizzle: eight lanes with neighbouring squares store vectors to rows VEC apart, at one position.
     // The XOR permutes the 8 vectors of each 128 bytes, with another pattern for every VEC rows:
     // conflict-free.
-    const auto place = [](int row, int vector) { return row * ACROSS + (vector ^ (row / VEC % 8)); };
+    const auto swizzle = [](int row, int vector) { return row * ACROSS + (vector ^ (row / VEC % 8)); };
     const unsigned tiles_n = (N + BLOCK - 1) / BLOCK;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * BLOCK, n0 = index_t(blockIdx.x % tiles_n) * BLOCK;
     const int rows = M - m0 < BLOCK ? M - m0 : BLOCK, columns = N - n0 < BLOCK ? N - n0 : BLOCK;
@@ -157,7 +157,7 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
         for (int j = 0; j < VEC; ++j) {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) row[i] = square[i][j];
-            tile[place(n + j, square_m)] = row;
+            tile[swizzle(n + j, square_m)] = row;
         }
     }
     __syncthreads();
@@ -165,7 +165,7 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     for (int i = 0; i < SQUARES * VEC; i += THREADS) {
         const int n = (threadIdx.x + i) / ACROSS, vector = (threadIdx.x + i) % ACROSS, m = vector * VEC;
         if (m < rows && n < columns) {
-            reinterpret_cast<Vector&>(y_ptr[(n0 + n) * M + m0 + m]) = tile[place(n, vector)];
+            reinterpret_cast<Vector&>(y_ptr[(n0 + n) * M + m0 + m]) = tile[swizzle(n, vector)];
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #include "common.cuh"
 #include "hopper.cuh"
+#include "x2.cuh"
 
 #if HAS_HOPPER_UNITS && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
 #define HAS_WGMMA 1
@@ -13,14 +14,26 @@
 #define HAS_WGMMA 0
 #endif
 
+// With HOST_BUILD, host/hopper_units.h has the same functions for some ops: what these levels need.
+#ifdef HOST_BUILD
+#define HAS_WGMMA_LEVELS 1
+#else
+#define HAS_WGMMA_LEVELS HAS_WGMMA
+#endif
+
 // Four warps, whose registers together hold the sums.
 constexpr int WARPGROUP = 4 * WARP;
+constexpr int REGISTERS_PER_BLOCK = 65536;
 
 // CUtensorMap of <cuda.h>, which NVRTC cannot include: a matrix's layout in memory and the box that a copy
 // moves. The host encodes it; a kernel takes it as `const __grid_constant__`.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
+
+#ifdef HOST_BUILD
+#include "hopper_units.h"
+#endif
 
 #if HAS_WGMMA
 
@@ -31,8 +44,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row,
-                                                      mbarrier_t* barrier) {
+__device__ __forceinline__ void tensor_copy_to_shared(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
@@ -41,8 +54,8 @@ __device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap*
 }
 
 // Multicast: to the same address in every block whose bit is set; completes on that block's mbarrier.
-__device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap* from, int column, int row,
-                                                      mbarrier_t* barrier, unsigned short blocks) {
+__device__ __forceinline__ void tensor_copy_to_blocks(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* barrier, unsigned short blocks) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
@@ -50,8 +63,8 @@ __device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap*
         : "memory");
 }
 
-__device__ __forceinline__ void tensor_copy_to_global(const TensorMap* to, int column, int row,
-                                                      const void* from) {
+__device__ __forceinline__ void tensor_copy_to_global(
+    const TensorMap* to, int column, int row, const void* from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(to),
                  "r"(column), "r"(row), "r"(shared_address(from))
                  : "memory");
@@ -66,11 +79,6 @@ __device__ __forceinline__ void bulk_commit_group() {
 template <int PENDING>
 __device__ __forceinline__ void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
-// Makes this thread's writes to shared memory visible to TMA and the tensor cores (the async proxy).
-__device__ __forceinline__ void fence_proxy_async() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- mbarriers of a cluster's blocks ---------------------------------------------------------------------
@@ -173,29 +181,27 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
         "}\n"                                                                                          \
         : __VA_ARGS__                                                                                  \
         : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
-#define WGMMA_N64(type)                                                                        \
-    WGMMA("64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", "%35", "%36", \
-          THIRTY_TWO_OF(d, 0))
-#define WGMMA_N128(type)                                                                                 \
-    WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", \
-          "%65", "%66", "%67", "%68", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
-#define WGMMA_N192(type)                                                                 \
-    WGMMA("192", type,                                                                   \
-          TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7")         \
-              TEN("8") "%90, %91, %92, %93, %94, %95",                                   \
-          "%96", "%97", "%98", "%99", "%100", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), \
-          THIRTY_TWO_OF(d, 64))
-#define WGMMA_N256(type)                                                                                     \
-    WGMMA("256", type,                                                                                       \
-          TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
-              TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                                    \
-          "%128", "%129", "%130", "%131", "%132", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32),                 \
-          THIRTY_TWO_OF(d, 64), THIRTY_TWO_OF(d, 96))
-
-template <typename T>
-constexpr bool IS_BF16 = false;
-template <>
-constexpr bool IS_BF16<__nv_bfloat16> = true;
+#define WGMMA_N64(type)                                                                      \
+    WGMMA(                                                                                   \
+        "64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", "%35", "%36", \
+        THIRTY_TWO_OF(d, 0))
+#define WGMMA_N128(type)                                                                               \
+    WGMMA(                                                                                             \
+        "128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", \
+        "%65", "%66", "%67", "%68", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
+#define WGMMA_N192(type)                                                       \
+    WGMMA(                                                                     \
+        "192", type,                                                           \
+        TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") \
+            TEN("8") "%90, %91, %92, %93, %94, %95",                           \
+        "%96", "%97", "%98", "%99", "%100", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), THIRTY_TWO_OF(d, 64))
+#define WGMMA_N256(type)                                                                                   \
+    WGMMA(                                                                                                 \
+        "256", type,                                                                                       \
+        TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
+            TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                                    \
+        "%128", "%129", "%130", "%131", "%132", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32),                 \
+        THIRTY_TWO_OF(d, 64), THIRTY_TWO_OF(d, 96))
 
 // The number of registers of d determines N. With `add` false, d is overwritten.
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>

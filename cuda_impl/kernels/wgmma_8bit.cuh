@@ -6,36 +6,11 @@
 // functions.
 #pragma once
 
-#include "attention/hopper_ptx.cuh"
+#include "wgmma.cuh"
 
 #ifdef HOST_BUILD
 #include "wgmma_8bit.h"
 #endif
-
-#if HAS_WGMMA_LEVELS
-
-constexpr int LINE_BYTES = 128;
-
-// The 128-byte swizzle repeats every 1024 bytes and needs that alignment; dynamic shared memory may lack it.
-__device__ __forceinline__ unsigned char* align_1024(unsigned char* shared) {
-    return shared + (-shared_address(shared) & 1023);
-}
-
-// A stage of a ring of STAGES, and its mbarriers' phase parity.
-template <int STAGES>
-struct Ring {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-#endif  // HAS_WGMMA_LEVELS
 
 #if HAS_WGMMA
 
@@ -55,8 +30,8 @@ __device__ __forceinline__ cache_policy_t evict_last_policy() {
     return policy;
 }
 
-__device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row,
-                                                      mbarrier_t* barrier, cache_policy_t policy) {
+__device__ __forceinline__ void tensor_copy_to_shared(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* barrier, cache_policy_t policy) {
     if (policy == NO_POLICY) return tensor_copy_to_shared(to, from, column, row, barrier);
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -64,9 +39,9 @@ __device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap*
         "l"(from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
         : "memory");
 }
-__device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap* from, int column, int row,
-                                                      mbarrier_t* barrier, unsigned short blocks,
-                                                      cache_policy_t policy) {
+__device__ __forceinline__ void tensor_copy_to_blocks(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* barrier, unsigned short blocks,
+    cache_policy_t policy) {
     if (policy == NO_POLICY) return tensor_copy_to_blocks(to, from, column, row, barrier, blocks);
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -98,18 +73,20 @@ __device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap*
         "}\n"                                                                                               \
         : __VA_ARGS__                                                                                       \
         : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define WGMMA_N64(types, factors, in)                                                           \
-    WGMMA_8BIT("64", types, factors, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", \
-               THIRTY_TWO_OF(in, d, 0))
-#define WGMMA_N128(types, factors, in)                                                                  \
-    WGMMA_8BIT("128", types, factors,                                                                   \
-               TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", "%65", \
-               "%66", SIXTY_FOUR_OF(in, d, 0))
-#define WGMMA_N256(types, factors, in)                                                                  \
-    WGMMA_8BIT("256", types, factors,                                                                   \
-               TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") \
-                   TEN("10") TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                \
-               "%128", "%129", "%130", SIXTY_FOUR_OF(in, d, 0), SIXTY_FOUR_OF(in, d, 64))
+#define WGMMA_N64(types, factors, in)                                                    \
+    WGMMA_8BIT(                                                                          \
+        "64", types, factors, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", \
+        THIRTY_TWO_OF(in, d, 0))
+#define WGMMA_N128(types, factors, in)                                                                    \
+    WGMMA_8BIT(                                                                                           \
+        "128", types, factors, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
+        "%64", "%65", "%66", SIXTY_FOUR_OF(in, d, 0))
+#define WGMMA_N256(types, factors, in)                                                                     \
+    WGMMA_8BIT(                                                                                            \
+        "256", types, factors,                                                                             \
+        TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
+            TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                                    \
+        "%128", "%129", "%130", SIXTY_FOUR_OF(in, d, 0), SIXTY_FOUR_OF(in, d, 64))
 #define WGMMA_E4M3(of_n) of_n("f32.e4m3.e4m3", ", 1, 1", "+f")
 #define WGMMA_S8(of_n) of_n("s32.s8.s8", "", "+r")
 

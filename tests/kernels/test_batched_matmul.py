@@ -218,7 +218,7 @@ PLACES = """
 #include "batched_matmul.cuh"
 template <int BLOCK_N>
 __global__ void places(int* y) {
-    y[blockIdx.x * BLOCK_N / 8 + threadIdx.x] = place<BLOCK_N>(blockIdx.x, threadIdx.x);
+    y[blockIdx.x * BLOCK_N / 8 + threadIdx.x] = swizzle<BLOCK_N>(blockIdx.x, threadIdx.x);
 }
 """
 

@@ -1,7 +1,7 @@
 // Heads of x[B,S,H,D] in memory, and pairs of 16-bit elements: for attention and its gradients.
 #pragma once
 
-#include "common.cuh"
+#include "x2.cuh"
 
 // Elements between batches, positions and heads. The elements of a head are contiguous.
 struct Strides {
@@ -15,14 +15,9 @@ __device__ __forceinline__ const T* row_of(const T* ptr, const Strides& stride, 
     return ptr + batch * stride.b + position * stride.s + head * stride.h;
 }
 
-// Two neighbouring elements, rounded by one instruction.
-__device__ __forceinline__ unsigned pack(__half, float low, float high) {
-    const __half2 two = __floats2half2_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
-}
-__device__ __forceinline__ unsigned pack(__nv_bfloat16, float low, float high) {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
+template <typename T>
+__device__ __forceinline__ unsigned pack(T, float low, float high) {
+    return to_x2<T>(low, high);
 }
 
 // Among the four lanes of a row, lane l's word w becomes lane w's word l: stores are then of 16 bytes.

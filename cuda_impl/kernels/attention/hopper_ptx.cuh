@@ -6,16 +6,6 @@
 
 #include "wgmma.cuh"
 
-#ifdef HOST_BUILD
-#include "hopper_units.h"
-#endif
-
-#if HAS_WGMMA || defined(HOST_BUILD)
-#define HAS_WGMMA_LEVELS 1
-#else
-#define HAS_WGMMA_LEVELS 0
-#endif
-
 #if HAS_WGMMA
 
 // TMA load of rows of one head of x[B,S,H,D], from `row` on. The map has five dimensions, D % 64, S, D / 64,

@@ -6,8 +6,8 @@
 
 #include "attention/hopper_ptx.cuh"
 #include "attention/online_softmax.cuh"
+#include "ring.cuh"
 
-constexpr int LINE_BYTES = 128;  // of a row of a piece
 constexpr int PIECE_D = 64;
 
 #if HAS_WGMMA_LEVELS
@@ -17,25 +17,6 @@ template <int CONSUMERS>
 constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 24 : 32;
 template <int CONSUMERS>
 constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 240 : 160;
-
-// The 128-byte swizzle repeats every 1024 bytes and needs that alignment; dynamic shared memory may lack it.
-__device__ __forceinline__ unsigned char* align_1024(unsigned char* shared) {
-    return shared + (-shared_address(shared) & 1023);
-}
-
-// A stage of a ring of STAGES, and its mbarriers' phase parity.
-template <int STAGES>
-struct Ring {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 // s = a warpgroup's rows of q @ a tile of k, transposed: D / 16 wgmma, both operands from shared memory.
 template <typename T, int D, int BLOCK_M, int COUNT>

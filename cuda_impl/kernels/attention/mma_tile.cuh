@@ -2,14 +2,8 @@
 // computes 16 rows of each product; accumulators are numbered as in online_softmax.cuh.
 #pragma once
 
+#include "swizzle.cuh"
 #include "tensor_core.cuh"
-
-// XOR swizzle: a 16-byte vector's position is its index XOR the row's number. ldmatrix, which reads the same
-// vector of eight rows, is then conflict-free. Returns an offset in elements.
-template <int D>
-__device__ __forceinline__ int place(int row, int vector) {
-    return row * D + (vector ^ row % 8) * 8;
-}
 
 // cp.async of ROWS rows of a head from row `begin` on; rows from `end` on are 0.
 template <int D, int ROWS, int THREADS, typename T>
@@ -18,7 +12,7 @@ __device__ __forceinline__ void fetch_rows(T* tile, const T* head, index_t strid
     static_assert(STEP % 8 == 0, "a thread's rows are whole swizzles apart");
     const int row = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
     const T* from = head + (begin + row) * stride_s + vector * 8;
-    T* to = tile + place<D>(row, vector);
+    T* to = tile + swizzle<D>(row, vector);
     if (begin + ROWS <= end) {
 #pragma unroll
         for (int i = 0; i < ROWS; i += STEP, from += STEP * stride_s) cp_async_16(to + i * D, from, 16);
@@ -52,11 +46,11 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[COUNT][COLUMNS / 
         unsigned a[COUNT][4], b[4];
 #pragma unroll
         for (int r = 0; r < COUNT; ++r) {
-            ldmatrix_x4(a[r], a_tile + place<D>(row + r * 16 + lane % 16, 2 * k + lane / 16));
+            ldmatrix_x4(a[r], a_tile + swizzle<D>(row + r * 16 + lane % 16, 2 * k + lane / 16));
         }
 #pragma unroll
         for (int n = 0; n < COLUMNS / 16; ++n) {
-            ldmatrix_x4(b, b_tile + place<D>(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+            ldmatrix_x4(b, b_tile + swizzle<D>(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 #pragma unroll
             for (int r = 0; r < COUNT; ++r) {
                 mma<T>(c[r] + n * 8, a[r], b[0], b[1]);
@@ -76,7 +70,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[COUNT][D / 2], const uns
 #pragma unroll
         for (int n = 0; n < D / 16; ++n) {
             unsigned b[4];
-            ldmatrix_x4_trans(b, b_tile + place<D>(k * 16 + lane % 16, 2 * n + lane / 16));
+            ldmatrix_x4_trans(b, b_tile + swizzle<D>(k * 16 + lane % 16, 2 * n + lane / 16));
 #pragma unroll
             for (int r = 0; r < COUNT; ++r) {
                 mma<T>(c[r] + n * 8, a[r] + k * 4, b[0], b[1]);

@@ -87,7 +87,7 @@ struct Softmax {
 #pragma unroll
             for (int j = 0; j < D / 8; ++j) {
                 const float* const two = o + 4 * j + 2 * h;
-                words[j] = pack(T(), two[0] * inverse, two[1] * inverse);
+                words[j] = to_x2<T>(two[0] * inverse, two[1] * inverse);
             }
 #pragma unroll
             for (int j = 0; j < D / 8; j += 4) transpose_4x4(words + j);
@@ -112,5 +112,5 @@ struct Softmax {
 template <typename T, int COUNT>
 __device__ __forceinline__ void round_p(unsigned (&p)[COUNT / 2], const float (&s)[COUNT]) {
 #pragma unroll
-    for (int i = 0; i < COUNT / 2; ++i) p[i] = pack(T(), s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < COUNT / 2; ++i) p[i] = to_x2<T>(s[2 * i], s[2 * i + 1]);
 }

@@ -34,7 +34,7 @@ __global__ __launch_bounds__(BLOCK_N * 2) void attention_backward_fused_kernel(
         for (int n = 0; n < BLOCK_M / 8; ++n) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                T* to = ds_tile + place<BLOCK_M>(warp * 16 + lane / 4 + half * 8, n) + pair;
+                T* to = ds_tile + swizzle<BLOCK_M>(warp * 16 + lane / 4 + half * 8, n) + pair;
                 *reinterpret_cast<unsigned*>(to) = ds[n / 2][n % 2 * 2 + half];
             }
         }
@@ -44,10 +44,10 @@ __global__ __launch_bounds__(BLOCK_N * 2) void attention_backward_fused_kernel(
         for (int k = 0; k < BLOCK_N / 16; ++k) {
             unsigned a[4], b[4];
             const int key = k * 16 + lane / 16 * 8 + lane % 8;
-            ldmatrix_x4_trans(a, ds_tile + place<BLOCK_M>(key, rows / 8 + lane / 8 % 2));
+            ldmatrix_x4_trans(a, ds_tile + swizzle<BLOCK_M>(key, rows / 8 + lane / 8 % 2));
 #pragma unroll
             for (int n = 0; n < PART / 16; ++n) {
-                ldmatrix_x4_trans(b, k_tile + place<D>(k * 16 + lane % 16, part / 8 + 2 * n + lane / 16));
+                ldmatrix_x4_trans(b, k_tile + swizzle<D>(k * 16 + lane % 16, part / 8 + 2 * n + lane / 16));
                 mma_m16n8k16<T>(dq[2 * n], a, b[0], b[1]);
                 mma_m16n8k16<T>(dq[2 * n + 1], a, b[2], b[3]);
             }

@@ -8,12 +8,13 @@
 #include "attention/hopper_ptx.cuh"
 #include "attention_backward/hopper_ptx.cuh"
 #include "attention_backward/rows.cuh"
+#include "ring.cuh"
 
 #if HAS_WGMMA_LEVELS
 
 // A tile in shared memory: pieces of 64 elements of D, a row a line of 128 bytes, as TMA writes them
 // (128-byte swizzle).
-constexpr int PIECE_D = 64, LINE_BYTES = 128, STAGES = 2;
+constexpr int PIECE_D = 64, STAGES = 2;
 
 template <int D>
 struct SharedTiles {
@@ -59,7 +60,7 @@ __device__ __forceinline__ void add_product(float (&d)[COUNT], const unsigned (&
 template <typename T, int COUNT>
 __device__ __forceinline__ void round_sums(unsigned (&a)[COUNT / 2], const float (&d)[COUNT]) {
 #pragma unroll
-    for (int i = 0; i < COUNT / 2; ++i) a[i] = pack(T(), d[2 * i], d[2 * i + 1]);
+    for (int i = 0; i < COUNT / 2; ++i) a[i] = to_x2<T>(d[2 * i], d[2 * i + 1]);
 }
 
 // Stores a warp's factor * sums[16,D] to rows of a gradient from `row` on, those before `end`.
@@ -75,7 +76,7 @@ __device__ __forceinline__ void store_gradient(T* head, index_t stride_s, int ro
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
             const float* two = sums + n * 4 + half * 2;
-            pairs[n * 4 + lane % 4] = pack(T(), factor * two[0], factor * two[1]);
+            pairs[n * 4 + lane % 4] = to_x2<T>(factor * two[0], factor * two[1]);
         }
     }
 }
@@ -93,7 +94,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
     constexpr int BLOCK_M = Shared::BLOCK_M, BLOCK_N = Shared::BLOCK_N, CONSUMERS = 2;
     DYNAMIC_SHARED(unsigned char, bytes);
     // The 128-byte swizzle repeats every 1024 bytes and needs that alignment.
-    Shared& shared = *reinterpret_cast<Shared*>(bytes + (-shared_address(bytes) & 1023));
+    Shared& shared = *reinterpret_cast<Shared*>(align_1024(bytes));
     const int blocks = (p.Skv + BLOCK_N - 1) / BLOCK_N, first_key = blockIdx.x % blocks * BLOCK_N;
     const int kv_head = blockIdx.x / blocks % p.Hk, batch = blockIdx.x / blocks / p.Hk;
     if (threadIdx.x == 0) {
@@ -264,7 +265,7 @@ __global__ __launch_bounds__(WARPGROUP) void attention_backward_place_kernel(con
             if (query + h * 8 >= p.Sq) continue;
             const index_t row = (head / p.Hq * p.Sq + query + h * 8) * p.Hq + head % p.Hq;
             T* to = dq_ptr + row * D + half_d * (D / 2) + i * 8 + lane % 4 * 2;
-            *reinterpret_cast<unsigned*>(to) = pack(T(), p.scale * rows[h][0], p.scale * rows[h][1]);
+            *reinterpret_cast<unsigned*>(to) = to_x2<T>(p.scale * rows[h][0], p.scale * rows[h][1]);
         }
     }
 }

@@ -120,7 +120,6 @@ void bulk_wait_group_read() {
     for (const auto& reduce : host::loads()[host::reductions_of_thread()]) reduce();
     host::loads().erase(host::reductions_of_thread());
 }
-inline void fence_proxy_async() {}
 
 inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
@@ -131,16 +130,6 @@ inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, 
                 char* to = const_cast<char*>(rows[8 * i + lane % 4 * 2 + half]) + lane / 4 * 2;
                 std::memcpy(to, &element, sizeof(element));
             }
-        }
-    });
-}
-
-inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
-    const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
-    host::with_parts(static_cast<char*>(row), "stmatrix", [&](const char* const* rows) {
-        for (unsigned i = 0; i < 4; ++i) {
-            char* to = const_cast<char*>(rows[8 * i + lane / 4]) + lane % 4 * 4;
-            std::memcpy(to, &words[i], sizeof(unsigned));
         }
     });
 }

@@ -18,10 +18,10 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[COLUMNS / 8][4], 
 #pragma unroll 4  // not all of D: the fragments of eight steps would spill
     for (int k = 0; k < D / 16; ++k) {
         unsigned a[4], b[4];
-        ldmatrix_x4(a, a_tile + place<D>(row + lane % 16, 2 * k + lane / 16));
+        ldmatrix_x4(a, a_tile + swizzle<D>(row + lane % 16, 2 * k + lane / 16));
 #pragma unroll
         for (int n = 0; n < COLUMNS / 16; ++n) {
-            ldmatrix_x4(b, b_tile + place<D>(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+            ldmatrix_x4(b, b_tile + swizzle<D>(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
             mma_m16n8k16<T>(c[2 * n], a, b[0], b[1]);
             mma_m16n8k16<T>(c[2 * n + 1], a, b[2], b[3]);
         }
@@ -33,8 +33,8 @@ template <typename T, int ROWS>
 __device__ __forceinline__ void round_to(unsigned (&a)[ROWS / 16][4], const float (&c)[ROWS / 8][4]) {
 #pragma unroll
     for (int n = 0; n < ROWS / 8; ++n) {
-        a[n / 2][n % 2 * 2] = pack(T(), c[n][0], c[n][1]);
-        a[n / 2][n % 2 * 2 + 1] = pack(T(), c[n][2], c[n][3]);
+        a[n / 2][n % 2 * 2] = to_x2<T>(c[n][0], c[n][1]);
+        a[n / 2][n % 2 * 2 + 1] = to_x2<T>(c[n][2], c[n][3]);
     }
 }
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[D / 8][4], const unsigne
 #pragma unroll
         for (int n = 0; n < D / 16; ++n) {
             unsigned b[4];
-            ldmatrix_x4_trans(b, b_tile + place<D>(k * 16 + lane % 16, 2 * n + lane / 16));
+            ldmatrix_x4_trans(b, b_tile + swizzle<D>(k * 16 + lane % 16, 2 * n + lane / 16));
             mma_m16n8k16<T>(c[2 * n], a[k], b[0], b[1]);
             mma_m16n8k16<T>(c[2 * n + 1], a[k], b[2], b[3]);
         }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_rows(T* head, index_t stride_s, int row, i
         unsigned* pairs = reinterpret_cast<unsigned*>(head + own * stride_s);
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
-            pairs[n * 4 + lane % 4] = pack(T(), factor * c[n][2 * half], factor * c[n][2 * half + 1]);
+            pairs[n * 4 + lane % 4] = to_x2<T>(factor * c[n][2 * half], factor * c[n][2 * half + 1]);
         }
     }
 }

@@ -58,7 +58,7 @@ __device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices,
         from += 16 * stride.row;
     }
     __syncthreads();
-    T* to = tiles + place<BLOCK_N>(own * BLOCK_N + row, column / 8);
+    T* to = tiles + swizzle<BLOCK_N>(own * BLOCK_N + row, column / 8);
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 16; ++i) *reinterpret_cast<Vec<T, 8>*>(to + i * 16 * BLOCK_N) = vectors[i];
 }

@@ -13,7 +13,7 @@
 // banks; they are 8 / TWOS rows apart. The XOR with the row's index among those sends equal columns to
 // different banks. The pattern repeats every 8 rows.
 template <int BLOCK_N>
-__device__ __forceinline__ int place(int row, int vector) {
+__device__ __forceinline__ int swizzle(int row, int vector) {
     static_assert(BLOCK_N % 16 == 0, "tensor cores multiply 16 rows at a time");
     constexpr int VECTORS = BLOCK_N / 8, TWOS = VECTORS % 8 == 0 ? 8 : VECTORS % 4 == 0 ? 4 : 2;
     return (row * VECTORS + (vector ^ (row / (8 / TWOS) % TWOS))) * 8;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t firs
     const int own = threadIdx.x / THREADS, row = threadIdx.x % THREADS / VECTORS;
     const int vector = threadIdx.x % VECTORS;
     const bool inside = first + own < B && vector * 8 < N;
-    T* to = tiles + place<BLOCK_N>(own * BLOCK_N + row, vector);
+    T* to = tiles + swizzle<BLOCK_N>(own * BLOCK_N + row, vector);
     const T* from = ptr + (first + own) * stride_matrix + row * stride_row + vector * 8;
 #pragma unroll
     for (int i = 0; i < BLOCK_N; i += 16) {
@@ -45,8 +45,8 @@ template <bool BY_ROWS, bool TRANS, int BLOCK_N, typename T>
 __device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile, int row, int column) {
     const int lane = threadIdx.x % WARP, in_matrix = lane % 8, below = lane / 8 % 2, right = lane / 16;
     const T* line = BY_ROWS
-                        ? tile + row * BLOCK_N + place<BLOCK_N>(below * 8 + in_matrix, column / 8 + right)
-                        : tile + column * BLOCK_N + place<BLOCK_N>(right * 8 + in_matrix, row / 8 + below);
+                        ? tile + row * BLOCK_N + swizzle<BLOCK_N>(below * 8 + in_matrix, column / 8 + right)
+                        : tile + column * BLOCK_N + swizzle<BLOCK_N>(right * 8 + in_matrix, row / 8 + below);
     if constexpr (TRANS) {
         ldmatrix_x4_trans(square, line);
     } else {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
         for (int half = 0; half < 2; ++half) {
             Vec<T, 2> pair;
             pair[0] = T(sum[j][half * 2]), pair[1] = T(sum[j][half * 2 + 1]);
-            T* to = rows + place<BLOCK_N>(half * 8 + lane / 4, j) + lane % 4 * 2;
+            T* to = rows + swizzle<BLOCK_N>(half * 8 + lane / 4, j) + lane % 4 * 2;
             *reinterpret_cast<Vec<T, 2>*>(to) = pair;
         }
     }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
     for (int v = lane; v < 16 * VECTORS; v += WARP) {
         const int row = v / VECTORS, vector = v % VECTORS;
         if (begin + row < N && vector * 8 < N) {
-            store_vec(c_rows + row * N + vector * 8, load_vec<8>(rows + place<BLOCK_N>(row, vector)));
+            store_vec(c_rows + row * N + vector * 8, load_vec<8>(rows + swizzle<BLOCK_N>(row, vector)));
         }
     }
 }

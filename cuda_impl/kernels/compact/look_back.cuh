@@ -13,7 +13,6 @@
 
 #include "common.cuh"
 
-using word_t = unsigned long long;
 constexpr word_t UNKNOWN = 0, OWN = 1, ALL = 2;  // the lowest two bits; the count is above
 
 // int, as tile indices are: 2^31 tiles would need more memory than any GPU has.

@@ -23,8 +23,3 @@ struct Sequence {
         return v_ptr + page * stride_vp + n % page_size * stride_vn;
     }
 };
-
-// The shift before exp2: 0 if the maximum is -inf, where exp2(-inf - -inf) would be NaN instead of 0.
-__device__ __forceinline__ float finite_shift(float max) {
-    return max == negative_infinity() ? 0.0f : max;
-}

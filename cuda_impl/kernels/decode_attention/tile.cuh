@@ -5,6 +5,7 @@
 
 #include "common.cuh"
 #include "decode_attention/pages.cuh"
+#include "swizzle.cuh"
 #include "tensor_core.cuh"
 
 constexpr int HEADS = 16;   // rows of a tile: query heads of one key head, the rest of them 0
@@ -32,12 +33,6 @@ struct Unit {
     }
 };
 
-// XOR swizzle, so that ldmatrix is conflict-free: 8-way bank conflict -> none.
-template <int D>
-__device__ __forceinline__ int place_of(int row, int vector) {
-    return row * D + (vector ^ (row & 7)) * 8;
-}
-
 // cp.async by a warp of TOKENS rows; rows from `tokens` on become 0 and are not read.
 template <typename T, int D>
 __device__ __forceinline__ void fetch_rows(T* tile, const T* rows, index_t stride, int tokens) {
@@ -46,7 +41,7 @@ __device__ __forceinline__ void fetch_rows(T* tile, const T* rows, index_t strid
     const T* from = rows + row * stride + vector * 8;
 #pragma unroll
     for (int i = 0; i < TOKENS; i += STEP, from += STEP * stride) {
-        cp_async_16(tile + place_of<D>(row + i, vector), from, row + i < tokens ? 16 : 0);
+        cp_async_16(tile + swizzle<D>(row + i, vector), from, row + i < tokens ? 16 : 0);
     }
 }
 
@@ -84,7 +79,7 @@ struct HeadTile {
 #pragma unroll
         for (int i = 0; i < D / 16; ++i) {
             unsigned k[4];  // tokens 0 to 7, both halves of 16 elements; then tokens 8 to 15
-            ldmatrix_x4(k, tile + place_of<D>(matrix / 2 * 8 + in_matrix, i * 2 + matrix % 2));
+            ldmatrix_x4(k, tile + swizzle<D>(matrix / 2 * 8 + in_matrix, i * 2 + matrix % 2));
             mma_m16n8k16<T>(s[0], q[i], k[0], k[1]);
             mma_m16n8k16<T>(s[1], q[i], k[2], k[3]);
         }
@@ -120,7 +115,7 @@ struct HeadTile {
 #pragma unroll
         for (int i = 0; i < D / 16; ++i) {
             unsigned v[4];  // both halves of the tokens for 8 columns; then for the next 8
-            ldmatrix_x4_trans(v, values + place_of<D>(matrix % 2 * 8 + in_matrix, i * 2 + matrix / 2));
+            ldmatrix_x4_trans(v, values + swizzle<D>(matrix % 2 * 8 + in_matrix, i * 2 + matrix / 2));
             mma_m16n8k16<T>(o[i * 2], p, v[0], v[1]);
             mma_m16n8k16<T>(o[i * 2 + 1], p, v[2], v[3]);
         }

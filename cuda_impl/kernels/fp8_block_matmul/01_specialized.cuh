@@ -15,9 +15,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
-    const TilePlace place =
+    const TileCoordinates at =
         grouped_tile<16>(blockIdx.x, (M + BLOCK_M - 1) / BLOCK_M, (N + BLOCK_N - 1) / BLOCK_N);
-    const int m = place.m * BLOCK_M, n = place.n * BLOCK_N;
+    const int m = at.m * BLOCK_M, n = at.n * BLOCK_N;
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
@@ -35,8 +35,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         if (threadIdx.x > 0) return;
         for (int k = 0; k < blocks_k; ++k, ring.advance()) {
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first round all stages are empty
-            fetch_tiles<BLOCK_M, BLOCK_N>(stages + ring.stage * BYTES, &a_map, &b_map, m, n, k * BLOCK_K, M,
-                                          &full[ring.stage]);
+            fetch_tiles<BLOCK_M, BLOCK_N>(
+                stages + ring.stage * BYTES, &a_map, &b_map, m, n, k * BLOCK_K, M, &full[ring.stage]);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

@@ -31,11 +31,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = blockIdx.x; tile < tiles_m * tiles_n; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<16>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<16>(tile, tiles_m, tiles_n);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                fetch_tiles<BLOCK_M, BLOCK_N>(stages + ring.stage * BYTES, &a_map, &b_map, place.m * BLOCK_M,
-                                              place.n * BLOCK_N, k * BLOCK_K, M, &full[ring.stage]);
+                fetch_tiles<BLOCK_M, BLOCK_N>(
+                    stages + ring.stage * BYTES, &a_map, &b_map, at.m * BLOCK_M, at.n * BLOCK_N, k * BLOCK_K,
+                    M, &full[ring.stage]);
             }
         }
     } else {
@@ -43,9 +44,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         const int consumer = group - 1;
         const BlockScales scales = {scale_a_ptr, scale_b_ptr, blocks_k};
         for (int tile = blockIdx.x; tile < tiles_m * tiles_n; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<16>(tile, tiles_m, tiles_n);
-            const int n = place.n * BLOCK_N;
-            ScaledSums<BLOCK_N, WAVES> sums(place.m * BLOCK_M + consumer * WARPGROUP_M * WAVES);
+            const TileCoordinates at = grouped_tile<16>(tile, tiles_m, tiles_n);
+            const int n = at.n * BLOCK_N;
+            ScaledSums<BLOCK_N, WAVES> sums(at.m * BLOCK_M + consumer * WARPGROUP_M * WAVES);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 mbarrier_wait(&full[ring.stage], ring.parity);
                 sums.add_block(stages + ring.stage * BYTES, &empty[ring.stage], consumer, scales, k, n, M);

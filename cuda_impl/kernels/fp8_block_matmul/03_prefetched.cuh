@@ -38,11 +38,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                fetch_tiles<BLOCK_M, BLOCK_N>(stages + ring.stage * BYTES, &a_map, &b_map, place.m * BLOCK_M,
-                                              place.n * BLOCK_N, k * BLOCK_K, M, &full[ring.stage]);
+                fetch_tiles<BLOCK_M, BLOCK_N>(
+                    stages + ring.stage * BYTES, &a_map, &b_map, at.m * BLOCK_M, at.n * BLOCK_N, k * BLOCK_K,
+                    M, &full[ring.stage]);
             }
         }
     } else {
@@ -51,15 +52,15 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
         PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
-        const auto place_of = [&](int tile) { return grouped_tile<GROUP_M>(tile, tiles_m, tiles_n); };
+        const auto coordinates = [&](int tile) { return grouped_tile<GROUP_M>(tile, tiles_m, tiles_n); };
         const auto prefetch = [&](int tile) {
-            const TilePlace place = place_of(tile);
-            scales.start(place.m * BLOCK_M + first_row, place.n * BLOCK_N);
+            const TileCoordinates at = coordinates(tile);
+            scales.start(at.m * BLOCK_M + first_row, at.n * BLOCK_N);
         };
         if (blockIdx.x < unsigned(tiles)) prefetch(blockIdx.x);
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            const TilePlace place = place_of(tile);
-            const int m = place.m * BLOCK_M + first_row, n = place.n * BLOCK_N;
+            const TileCoordinates at = coordinates(tile);
+            const int m = at.m * BLOCK_M + first_row, n = at.n * BLOCK_N;
             float sum[WAVES][BLOCK_N / 2] = {};
             scales.advance(0);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
@@ -69,8 +70,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
                 for (int wave = 0; wave < WAVES; ++wave) {
                     float part[BLOCK_N / 2];
                     wgmma_fence();
-                    multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
-                             false);
+                    multiply(
+                        part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step, false);
                     wgmma_commit_group();
                     const BlockScale scale = scales.of(wave, k);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
@@ -85,8 +86,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
 #pragma unroll
             for (int wave = 0; wave < WAVES; ++wave) {
                 if constexpr (C_ALIGNED) {
-                    tma_store_sums<BLOCK_N>(&c_map, stages + STAGES * BYTES, sum[wave], Unscaled(),
-                                            m + wave * WARPGROUP_M, n);
+                    tma_store_sums<BLOCK_N>(
+                        &c_map, stages + STAGES * BYTES, sum[wave], Unscaled(), m + wave * WARPGROUP_M, n);
                 } else {
                     store_rows(c_ptr, sum[wave], m + wave * WARPGROUP_M + own_row(), n, M, N);
                 }

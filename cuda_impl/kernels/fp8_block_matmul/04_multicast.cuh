@@ -9,11 +9,10 @@
 // prefetched.
 template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-    CLUSTER_OF(2) void fp8_block_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
-                                                         const __grid_constant__ TensorMap b_map,
-                                                         const __grid_constant__ TensorMap c_map,
-                                                         const float* scale_a_ptr, const float* scale_b_ptr,
-                                                         __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
+    CLUSTER_OF(2) void fp8_block_matmul_multicast_kernel(
+        const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+        const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
+        __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
     constexpr int CLUSTER = 2;
@@ -41,9 +40,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     cluster_wait();  // both blocks' mbarriers are initialised before any copy or arrival
 
     // The first row and column of this block's tile of c.
-    const auto place_of = [&](int tile) {
-        const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-        return TilePlace{place.m * BLOCK_M, (place.n * CLUSTER + rank) * BLOCK_N};
+    const auto coordinates = [&](int tile) {
+        const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+        return TileCoordinates{at.m * BLOCK_M, (at.n * CLUSTER + rank) * BLOCK_N};
     };
     Ring<STAGES> ring;
     if (group == 0) {
@@ -55,7 +54,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const int lines = lines_of_a<BLOCK_M>(M);
         const int half = rank * lines / CLUSTER;
         for (int tile = cluster; tile < tiles; tile += clusters) {
-            const TilePlace place = place_of(tile);
+            const TileCoordinates at = coordinates(tile);
             for (int k = 0; k < blocks_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
                 unsigned char* const a = stages + ring.stage * BYTES;
                 unsigned char* const b = a + BLOCK_M * BLOCK_K;
@@ -63,8 +62,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                 // Own copies and the other block's half of a.
                 mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
-                tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11, of_a);
-                tensor_copy_to_shared(b, &b_map, k, place.n, landed, of_b);
+                tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, at.m + half, landed, 0b11, of_a);
+                tensor_copy_to_shared(b, &b_map, k, at.n, landed, of_b);
             }
         }
         // The other block still arrives on this block's mbarriers: do not exit until all stages are empty.
@@ -78,13 +77,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
         PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto prefetch = [&](int tile) {
-            const TilePlace place = place_of(tile);
-            scales.start(place.m + first_row, place.n);
+            const TileCoordinates at = coordinates(tile);
+            scales.start(at.m + first_row, at.n);
         };
         if (cluster < tiles) prefetch(cluster);
         for (int tile = cluster; tile < tiles; tile += clusters) {
-            const TilePlace place = place_of(tile);
-            const int m = place.m + first_row, n = place.n;
+            const TileCoordinates at = coordinates(tile);
+            const int m = at.m + first_row, n = at.n;
             float sum[WAVES][BLOCK_N / 2] = {};
             scales.advance(0);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
@@ -94,8 +93,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 for (int wave = 0; wave < WAVES; ++wave) {
                     float part[BLOCK_N / 2];
                     wgmma_fence();
-                    multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
-                             false);
+                    multiply(
+                        part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step, false);
                     wgmma_commit_group();
                     const BlockScale scale = scales.of(wave, k);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
@@ -111,8 +110,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 #pragma unroll
             for (int wave = 0; wave < WAVES; ++wave) {
                 if constexpr (C_ALIGNED) {
-                    tma_store_sums<BLOCK_N>(&c_map, stages + STAGES * BYTES, sum[wave], Unscaled(),
-                                            m + wave * WARPGROUP_M, n);
+                    tma_store_sums<BLOCK_N>(
+                        &c_map, stages + STAGES * BYTES, sum[wave], Unscaled(), m + wave * WARPGROUP_M, n);
                 } else {
                     store_rows(c_ptr, sum[wave], m + wave * WARPGROUP_M + own_row(), n, M, N);
                 }

@@ -20,8 +20,8 @@ struct BlockScales {
 
 // Stores a thread's sums of 64 rows of c, of which it has `row` and the one 8 further down, from column n on.
 template <int COUNT>
-__device__ __forceinline__ void store_rows(__nv_bfloat16* c_ptr, const float (&sum)[COUNT], int row, int n,
-                                           int M, int N) {
+__device__ __forceinline__ void store_rows(
+    __nv_bfloat16* c_ptr, const float (&sum)[COUNT], int row, int n, int M, int N) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int m = row + half * 8;
@@ -46,8 +46,9 @@ struct ScaledSums {
     // sum += partial sums of the stage's 128 of K * their scales. Tensor cores add with fewer digits than
     // fp32; here their sums end after 128 terms. The scales are loaded while the tensor cores multiply. The
     // stage is `empty` for this warpgroup once its last product is done.
-    __device__ __forceinline__ void add_block(const unsigned char* stage, mbarrier_t* empty, int consumer,
-                                              const BlockScales& scales, int k, int n, int M) {
+    __device__ __forceinline__ void add_block(
+        const unsigned char* stage, mbarrier_t* empty, int consumer, const BlockScales& scales, int k, int n,
+        int M) {
         const matrix_t b = matrix_descriptor(stage + CONSUMERS * WARPGROUP_M * WAVES * BLOCK_K, 0);
         const unsigned char* const own = stage + consumer * WARPGROUP_M * WAVES * BLOCK_K;
         const float of_b = scales.b[n / BLOCK_K * scales.blocks + k];

@@ -24,9 +24,9 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP) void int8_matmul_tensor_c
 
     const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
     const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
-    const TilePlace place = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
-    const index_t begin_m = static_cast<index_t>(place.m) * BLOCK_M;
-    const index_t begin_n = static_cast<index_t>(place.n) * BLOCK_N;
+    const TileCoordinates at = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
+    const index_t begin_m = static_cast<index_t>(at.m) * BLOCK_M;
+    const index_t begin_n = static_cast<index_t>(at.n) * BLOCK_N;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
 
@@ -82,8 +82,8 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP) void int8_matmul_tensor_c
             if (m >= M) continue;
             const int* const own = sum[i / 2][j] + i % 2 * 2;
             const float of_row = scale_a_ptr[m];
-            store_two(c_ptr + m * N, n, N, scaled(own[0], of_row, left_scale),
-                      scaled(own[1], of_row, right_scale));
+            store_two(
+                c_ptr + m * N, n, N, scaled(own[0], of_row, left_scale), scaled(own[1], of_row, right_scale));
         }
     }
 }

@@ -7,10 +7,9 @@
 // a[M,K] @ b[K,N] -> c[M,N]; a and b have any strides. Grid: one block of BLOCK x BLOCK threads per tile of c
 // of that size, row by row. Each thread loads one element of a and one of b, then adds BLOCK products.
 template <typename T, int BLOCK>
-__global__ __launch_bounds__(BLOCK* BLOCK) void matmul_shared_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
-                                                                     index_t M, index_t N, index_t K,
-                                                                     index_t stride_am, index_t stride_ak,
-                                                                     index_t stride_bk, index_t stride_bn) {
+__global__ __launch_bounds__(BLOCK* BLOCK) void matmul_shared_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t stride_am,
+    index_t stride_ak, index_t stride_bk, index_t stride_bn) {
     __shared__ float a_tile[BLOCK][BLOCK], b_tile[BLOCK][BLOCK];
     const int row = threadIdx.x / BLOCK, column = threadIdx.x % BLOCK;
     const index_t tiles_n = (N + BLOCK - 1) / BLOCK;

@@ -8,15 +8,13 @@
 // a[M,K] @ b[K,N] -> c[M,N]; a and b have any strides. Grid: one block per tile of c of BLOCK_M x BLOCK_N,
 // row by row. A thread's rows and columns are interleaved with other threads': bank-conflict-free, coalesced.
 template <typename T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
-__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
-                             2) void matmul_blocktile_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
-                                                             index_t M, index_t N, index_t K,
-                                                             index_t stride_am, index_t stride_ak,
-                                                             index_t stride_bk, index_t stride_bn) {
+__global__ __launch_bounds__((BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N), 2) void matmul_blocktile_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t stride_am,
+    index_t stride_ak, index_t stride_bk, index_t stride_bn) {
     constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N;
     constexpr int THREADS = THREADS_M * THREADS_N;
-    static_assert(BLOCK_M * BLOCK_K % THREADS == 0 && BLOCK_K * BLOCK_N % THREADS == 0,
-                  "threads share a tile evenly");
+    static_assert(
+        BLOCK_M * BLOCK_K % THREADS == 0 && BLOCK_K * BLOCK_N % THREADS == 0, "threads share a tile evenly");
     __shared__ float a_tile[BLOCK_M][BLOCK_K], b_tile[BLOCK_K][BLOCK_N];
     const int thread_m = threadIdx.x / THREADS_N, thread_n = threadIdx.x % THREADS_N;
     const index_t tiles_n = (N + BLOCK_N - 1) / BLOCK_N;

@@ -10,8 +10,9 @@
 // across. Rows of `tile` are padded by 16 bytes: an fp32 store of lines along K then has 2-way bank
 // conflicts, not 4-way.
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int THREADS>
-__device__ __forceinline__ void load_by_vectors(float (&tile)[BLOCK_K][BLOCK + 4], const T* ptr, index_t ld,
-                                                index_t first, index_t size, index_t first_k, index_t K) {
+__device__ __forceinline__ void load_by_vectors(
+    float (&tile)[BLOCK_K][BLOCK + 4], const T* ptr, index_t ld, index_t first, index_t size, index_t first_k,
+    index_t K) {
     constexpr int VEC = 16 / sizeof(T), VECTORS = (ALONG_K ? BLOCK_K : BLOCK) / VEC;  // per line
     static_assert(BLOCK * BLOCK_K % (VEC * THREADS) == 0, "threads share a tile evenly");
 #pragma unroll
@@ -34,8 +35,8 @@ __device__ __forceinline__ void load_by_vectors(float (&tile)[BLOCK_K][BLOCK + 4
         } else {
 #pragma unroll
             for (int e = 0; e < VEC; e += 4) {
-                const Vec<float, 4> four = {to_float(x, e), to_float(x, e + 1), to_float(x, e + 2),
-                                            to_float(x, e + 3)};
+                const Vec<float, 4> four = {
+                    to_float(x, e), to_float(x, e + 1), to_float(x, e + 2), to_float(x, e + 3)};
                 *reinterpret_cast<Vec<float, 4>*>(&tile[k][i + e]) = four;
             }
         }
@@ -44,12 +45,11 @@ __device__ __forceinline__ void load_by_vectors(float (&tile)[BLOCK_K][BLOCK + 4
 
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block per tile of c of BLOCK_M x BLOCK_N, row by row. A thread's rows
 // and columns come in fours, interleaved with other threads' fours: bank-conflict-free.
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M,
-          int THREAD_N>
-__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
-                             2) void matmul_vectorized_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
-                                                              index_t M, index_t N, index_t K, index_t lda,
-                                                              index_t ldb) {
+template <
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M,
+    int THREAD_N>
+__global__ __launch_bounds__((BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N), 2) void matmul_vectorized_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb) {
     constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N;
     constexpr int THREADS = THREADS_M * THREADS_N;
     __shared__ __align__(16) float a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];

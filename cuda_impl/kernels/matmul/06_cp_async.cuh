@@ -20,7 +20,7 @@ struct AsyncCopy {
 
     const float* from;
     index_t ld;
-    int place;   // in the tile
+    int offset;  // in the tile
     int along;   // along K: elements left in the thread's line; across K: lines left below it
     int across;  // along K: lines from the thread's to the last; across K: elements left in the thread's line
 
@@ -28,7 +28,7 @@ struct AsyncCopy {
     __device__ __forceinline__ AsyncCopy(const float* ptr, index_t ld, index_t begin, index_t size, index_t K)
         : ld(ld) {
         const int line = threadIdx.x / LENGTH, column = threadIdx.x % LENGTH * (ALONG_K ? 1 : 4);
-        place = ALONG_K ? column * PITCH + line : line * PITCH + column;
+        offset = ALONG_K ? column * PITCH + line : line * PITCH + column;
         from = ALONG_K ? ptr + (begin + line) * ld + column : ptr + line * ld + begin + column;
         along = at_most(K, 0x7fffffff) - (ALONG_K ? column : line);
         across = at_most(size - begin, BLOCK) - (ALONG_K ? line + 1 : column);
@@ -44,14 +44,14 @@ struct AsyncCopy {
                 if (!whole) line = from + min(i, across) * ld;
 #pragma unroll
                 for (int k = 0; k < BLOCK_K; k += 8) {
-                    cp_async_4(tile + place + k * PITCH + i, line + k, whole || along > k ? 4 : 0);
+                    cp_async_4(tile + offset + k * PITCH + i, line + k, whole || along > k ? 4 : 0);
                 }
             }
         } else {
             const int elements = max(min(across, 4), 0);
 #pragma unroll
             for (int k = 0; k < BLOCK_K; k += STEP, line += STEP * ld) {
-                cp_async_16(tile + place + k * PITCH, line, whole ? 16 : along > k ? elements * 4 : 0);
+                cp_async_16(tile + offset + k * PITCH, line, whole ? 16 : along > k ? elements * 4 : 0);
             }
         }
         from += ALONG_K ? BLOCK_K : BLOCK_K * ld;
@@ -62,12 +62,12 @@ struct AsyncCopy {
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block per tile of c of BLOCK_M x BLOCK_N, row by row. A thread's rows
 // and columns come in fours, interleaved with other threads' fours: bank-conflict-free. One tile of a
 // and b is used, STAGES - 1 are in flight.
-template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
-          int STAGES>
-__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
-                             2) void matmul_cp_async_kernel(const float* a_ptr, const float* b_ptr,
-                                                            float* c_ptr, index_t M, index_t N, index_t K,
-                                                            index_t lda, index_t ldb) {
+template <
+    bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+    int STAGES>
+__global__ __launch_bounds__((BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N), 2) void matmul_cp_async_kernel(
+    const float* a_ptr, const float* b_ptr, float* c_ptr, index_t M, index_t N, index_t K, index_t lda,
+    index_t ldb) {
     constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N;
     constexpr int THREADS = THREADS_M * THREADS_N;
     using ACopy = AsyncCopy<A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS>;
@@ -111,13 +111,13 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
             Vec<float, 4> a[THREAD_M / 4], b[THREAD_N / 4];
 #pragma unroll
             for (int i = 0; i < THREAD_M / 4; ++i) {
-                a[i] = *reinterpret_cast<const Vec<float, 4>*>(a_tile + k * ACopy::PITCH +
-                                                               (i * THREADS_M + thread_m) * 4);
+                a[i] = *reinterpret_cast<const Vec<float, 4>*>(
+                    a_tile + k * ACopy::PITCH + (i * THREADS_M + thread_m) * 4);
             }
 #pragma unroll
             for (int j = 0; j < THREAD_N / 4; ++j) {
-                b[j] = *reinterpret_cast<const Vec<float, 4>*>(b_tile + k * BCopy::PITCH +
-                                                               (j * THREADS_N + thread_n) * 4);
+                b[j] = *reinterpret_cast<const Vec<float, 4>*>(
+                    b_tile + k * BCopy::PITCH + (j * THREADS_N + thread_n) * 4);
             }
 #pragma unroll
             for (int i = 0; i < THREAD_M; ++i) {

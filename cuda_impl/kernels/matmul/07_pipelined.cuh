@@ -11,9 +11,10 @@
 
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block per tile of c of BLOCK_M x BLOCK_N, grouped order. One tile of a
 // and b is used, STAGES - 1 are in flight.
-template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
-          int STAGES>
-__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matmul_pipelined_kernel(
+template <
+    bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+    int STAGES>
+__global__ __launch_bounds__((BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N)) void matmul_pipelined_kernel(
     const float* a_ptr, const float* b_ptr, float* c_ptr, index_t M, index_t N, index_t K, index_t lda,
     index_t ldb) {
     constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N, GROUP_M = 8;
@@ -26,9 +27,9 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
 
     const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
     const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
-    const TilePlace tile_place = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
-    const index_t begin_m = static_cast<index_t>(tile_place.m) * BLOCK_M;
-    const index_t begin_n = static_cast<index_t>(tile_place.n) * BLOCK_N;
+    const TileCoordinates at = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
+    const index_t begin_m = static_cast<index_t>(at.m) * BLOCK_M;
+    const index_t begin_n = static_cast<index_t>(at.n) * BLOCK_N;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     // An 8-lane phase of 16-byte reads covers 2 rows and 4 columns: fewer distinct vectors than 1 row and 8.
     const int thread_m = warp / (THREADS_N / 8) * 4 + lane / 16 * 2 + lane % 2;

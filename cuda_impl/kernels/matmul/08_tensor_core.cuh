@@ -12,7 +12,7 @@
 // the line's number. The eight vectors that ldmatrix reads at a time, of eight lines, are then in different
 // banks, and no memory is spent on padding. Returns an offset in elements.
 template <int LENGTH>
-__device__ __forceinline__ int swizzled(int line, int vector) {
+__device__ __forceinline__ int swizzle(int line, int vector) {
     constexpr int VECTORS = LENGTH / 8;
     static_assert(VECTORS == 4 || VECTORS % 8 == 0, "lines of 64 bytes, or of 128 and multiples");
     return line * LENGTH + (vector ^ (VECTORS == 4 ? line >> 1 & 3 : line & 7)) * 8;
@@ -28,7 +28,7 @@ struct SwizzledCopy {
 
     const T* from;
     index_t ld;
-    int place;   // in the tile
+    int offset;  // in the tile
     int along;   // along K: elements left in the thread's line; across K: lines left below it
     int across;  // along K: lines from the thread's to the last; across K: elements left in the thread's line
 
@@ -36,7 +36,7 @@ struct SwizzledCopy {
     __device__ __forceinline__ SwizzledCopy(const T* ptr, index_t ld, index_t begin, index_t size, index_t K)
         : ld(ld) {
         const int line = threadIdx.x / (LENGTH / 8), vector = threadIdx.x % (LENGTH / 8), column = vector * 8;
-        place = swizzled<LENGTH>(line, vector);
+        offset = swizzle<LENGTH>(line, vector);
         from = ALONG_K ? ptr + (begin + line) * ld + column : ptr + line * ld + begin + column;
         along = at_most(K, 0x7fffffff) - (ALONG_K ? column : line);
         across = at_most(size - begin, BLOCK) - (ALONG_K ? line + 1 : column);
@@ -51,7 +51,7 @@ struct SwizzledCopy {
         for (int i = 0; i < LINES; i += STEP, line += STEP * ld) {
             if (ALONG_K && !whole) line = from + min(i, across) * ld;
             const int bytes = whole ? 16 : ALONG_K || along > i ? elements * 2 : 0;
-            cp_async_16(tile + place + i * LENGTH, line, bytes);
+            cp_async_16(tile + offset + i * LENGTH, line, bytes);
         }
         from += ALONG_K ? BLOCK_K : BLOCK_K * ld;
         along -= BLOCK_K;
@@ -67,7 +67,7 @@ struct MatrixRows {
     __device__ __forceinline__ MatrixRows(int across, int k) {
         const int line = (ALONG_K ? across : k) + threadIdx.x % 8, vector = (ALONG_K ? k : across) / 8;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) offset[i] = swizzled<LENGTH>(line, vector + i * 2);
+        for (int i = 0; i < COUNT; ++i) offset[i] = swizzle<LENGTH>(line, vector + i * 2);
     }
 
     __device__ __forceinline__ void load(unsigned (&matrix)[4], const T* tile, int i, int step) const {
@@ -82,27 +82,29 @@ struct MatrixRows {
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block of WARPS_M x WARPS_N warps per tile of c of BLOCK_M x BLOCK_N,
 // grouped order. A warp computes an equal share as 16 x 8 matrices. One tile of a and b is used, STAGES - 1
 // are in flight.
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
-          int WARPS_N, int STAGES, typename Epilogue>
-__device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M,
-                                                         index_t N, index_t K, index_t lda, index_t ldb,
-                                                         const Epilogue& epilogue) {
+template <
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+    int WARPS_N, int STAGES, typename Epilogue>
+__device__ __forceinline__ void multiply_by_tensor_cores(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb,
+    const Epilogue& epilogue) {
     constexpr int THREADS = WARPS_M * WARPS_N * WARP, GROUP_M = 8, STEPS = BLOCK_K / 16;
     constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // a warp's share
     constexpr int MATRICES_M = WARP_M / 16, MATRICES_N = WARP_N / 8;
     using ACopy = SwizzledCopy<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS>;
     using BCopy = SwizzledCopy<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS>;
-    static_assert(MATRICES_M * 16 == WARP_M && MATRICES_N * 8 == WARP_N && MATRICES_N % 2 == 0,
-                  "a warp's share is whole matrices");
+    static_assert(
+        MATRICES_M * 16 == WARP_M && MATRICES_N * 8 == WARP_N && MATRICES_N % 2 == 0,
+        "a warp's share is whole matrices");
     static_assert(BLOCK_K % 32 == 0, "two steps at least");
     DYNAMIC_SHARED(T, a_tiles);
     T* b_tiles = a_tiles + STAGES * BLOCK_M * BLOCK_K;
 
     const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
     const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
-    const TilePlace tile_place = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
-    const index_t begin_m = static_cast<index_t>(tile_place.m) * BLOCK_M;
-    const index_t begin_n = static_cast<index_t>(tile_place.n) * BLOCK_N;
+    const TileCoordinates at = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
+    const index_t begin_m = static_cast<index_t>(at.m) * BLOCK_M;
+    const index_t begin_n = static_cast<index_t>(at.n) * BLOCK_N;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
 
@@ -131,10 +133,10 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     // in b; lanes 16 to 23 the one 8 along K in a, or 8 columns of b on; lanes 24 to 31 the one with both
     // steps.
     const int first = lane / 8 % 2 * 8, second = lane / 16 * 8;
-    const MatrixRows<T, A_BY_ROWS, ACopy::LENGTH, A_BY_ROWS ? STEPS : MATRICES_M> a_rows(warp_m + first,
-                                                                                         second);
-    const MatrixRows<T, !B_BY_ROWS, BCopy::LENGTH, B_BY_ROWS ? MATRICES_N / 2 : STEPS> b_rows(warp_n + second,
-                                                                                              first);
+    const MatrixRows<T, A_BY_ROWS, ACopy::LENGTH, A_BY_ROWS ? STEPS : MATRICES_M> a_rows(
+        warp_m + first, second);
+    const MatrixRows<T, !B_BY_ROWS, BCopy::LENGTH, B_BY_ROWS ? MATRICES_N / 2 : STEPS> b_rows(
+        warp_n + second, first);
     const auto load_step = [&](int stage, int step) {
         const T* a_tile = a_tiles + stage * BLOCK_M * BLOCK_K;
         const T* b_tile = b_tiles + stage * BLOCK_N * BLOCK_K;
@@ -204,12 +206,11 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     }
 }
 
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
-          int WARPS_N, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
-                             BLOCKS) void matmul_tensor_core_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
-                                                                    index_t M, index_t N, index_t K,
-                                                                    index_t lda, index_t ldb) {
+template <
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+    int WARPS_N, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP, BLOCKS) void matmul_tensor_core_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb) {
     multiply_by_tensor_cores<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
-        a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, AsTheyAre());
+        a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, Identity());
 }

@@ -10,9 +10,9 @@
 // thread issues the TMA loads of a pipeline of STAGES stages. A stage is refilled when all warps have read
 // it.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
-__global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(const __grid_constant__ TensorMap a_map,
-                                                                 const __grid_constant__ TensorMap b_map,
-                                                                 T* c_ptr, int M, int N, int K) {
+__global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c_ptr, int M, int N,
+    int K) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = PIECE;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
@@ -22,8 +22,8 @@ __global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(const __grid_co
     const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
     const int m = blockIdx.x / tiles_n * BLOCK_M, n = blockIdx.x % tiles_n * BLOCK_N;
     const auto fetch = [&](int stage, int k) {
-        fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + stage * BYTES, &a_map, &b_map, m, n, k,
-                                                            &landed[stage]);
+        fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(
+            tiles + stage * BYTES, &a_map, &b_map, m, n, k, &landed[stage]);
     };
 
     if (threadIdx.x == 0) {

@@ -9,12 +9,13 @@
 
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block of three warpgroups per tile of c of 128 x BLOCK_N, row by row.
 // One thread of the first, the producer, issues TMA loads. A stage of the ring belongs to the producer while
-// `empty` and to the consumers while `full`. Each consumer warpgroup has 64 rows of c.
+// `empty` and to the consumers while `full`. Each consumer warpgroup has 64 rows of c. One of its threads
+// releases a stage: wgmma is a warpgroup's instruction, and its wait covers the reads of all four warps, as
+// CUTLASS' PipelineTmaAsync assumes. Where threads read shared memory themselves, all of them must arrive.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
-                             1) void matmul_specialized_kernel(const __grid_constant__ TensorMap a_map,
-                                                               const __grid_constant__ TensorMap b_map,
-                                                               T* c_ptr, int M, int N, int K) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void matmul_specialized_kernel(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c_ptr, int M, int N,
+    int K) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
@@ -39,8 +40,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         if (threadIdx.x > 0) return;
         for (int tile = 0; tile < tiles_k; ++tile, ring.advance()) {
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first round all stages are empty
-            fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, m,
-                                                                n, tile * BLOCK_K, &full[ring.stage]);
+            fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(
+                tiles + ring.stage * BYTES, &a_map, &b_map, m, n, tile * BLOCK_K, &full[ring.stage]);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

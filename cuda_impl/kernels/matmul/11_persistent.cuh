@@ -9,10 +9,9 @@
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: persistent, tiles of c of 128 x BLOCK_N assigned round-robin. Warpgroups
 // as in specialized.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
-                             1) void matmul_persistent_kernel(const __grid_constant__ TensorMap a_map,
-                                                              const __grid_constant__ TensorMap b_map,
-                                                              T* c_ptr, int M, int N, int K) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void matmul_persistent_kernel(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c_ptr, int M, int N,
+    int K) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 16;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
@@ -36,21 +35,21 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            const int m = place.m * BLOCK_M, n = place.n * BLOCK_N;
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = at.m * BLOCK_M, n = at.n * BLOCK_N;
             for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map,
-                                                                    &b_map, m, n, k, &full[ring.stage]);
+                fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(
+                    tiles + ring.stage * BYTES, &a_map, &b_map, m, n, k, &full[ring.stage]);
             }
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = threadIdx.x / WARPGROUP - 1;
-        const bool tells = threadIdx.x % WARPGROUP == 0;
+        const bool releases = threadIdx.x % WARPGROUP == 0;
         float sum[BLOCK_N / 2];
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const unsigned char* const a = tiles + ring.stage * BYTES;
@@ -59,12 +58,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
                 multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, k > 0);
                 wgmma_commit_group();
                 wgmma_wait_group<1>(sum);
-                if (k > 0 && tells) mbarrier_arrive(&empty[before]);
+                if (k > 0 && releases) mbarrier_arrive(&empty[before]);
                 before = ring.stage;
             }
             wgmma_wait_group<0>(sum);
-            if (tells) mbarrier_arrive(&empty[before]);
-            store_sums(c_ptr, sum, place.m * BLOCK_M + consumer * PIECE, place.n * BLOCK_N, M, N);
+            if (releases) mbarrier_arrive(&empty[before]);
+            store_sums(c_ptr, sum, at.m * BLOCK_M + consumer * PIECE, at.n * BLOCK_N, M, N);
         }
     }
 #endif

@@ -10,10 +10,9 @@
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: persistent, clusters of two blocks; pairs of tiles of c of 128 x BLOCK_N
 // are assigned round-robin. Warpgroups as in specialized.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-    CLUSTER_OF(2) void matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
-                                               const __grid_constant__ TensorMap b_map, T* c_ptr, int M,
-                                               int N, int K) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void matmul_multicast_kernel(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c_ptr, int M, int N,
+    int K) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
@@ -46,8 +45,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            const int m = (place.m * CLUSTER + rank) * BLOCK_M, n = place.n * BLOCK_N + rank * HALF_N;
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (at.m * CLUSTER + rank) * BLOCK_M, n = at.n * BLOCK_N + rank * HALF_N;
             for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
                 unsigned char* const a = tiles + ring.stage * BYTES;
                 unsigned char* const b = a + A_BYTES + rank * HALF_N * BLOCK_K * 2;
@@ -75,7 +74,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         };
         float sum[BLOCK_N / 2];
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const unsigned char* const a = tiles + ring.stage * BYTES;
@@ -89,8 +88,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
             }
             wgmma_wait_group<0>(sum);
             release(before);
-            const int m = (place.m * CLUSTER + rank) * BLOCK_M + consumer * PIECE;
-            store_sums(c_ptr, sum, m, place.n * BLOCK_N, M, N);
+            const int m = (at.m * CLUSTER + rank) * BLOCK_M + consumer * PIECE;
+            store_sums(c_ptr, sum, m, at.n * BLOCK_N, M, N);
         }
     }
 #endif

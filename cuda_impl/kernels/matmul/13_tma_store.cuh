@@ -7,36 +7,46 @@
 #include "common.cuh"
 #include "matmul/tma_tiles.cuh"
 
-template <int BLOCK_N>
-constexpr bool SHARES_B = BLOCK_N % (2 * PIECE) == 0;  // else a
-
 // A warp's buffers for pieces of c, used round-robin; a tile starts with the first. For an even number of
 // pieces two are enough.
 template <int BLOCK_N>
-constexpr int C_PLACES = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
+constexpr int C_BUFFERS = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
 
 #if HAS_WGMMA
 
+// A TMA load into this block, or by MULTICAST into both blocks of the cluster.
+template <bool MULTICAST>
+__device__ __forceinline__ void tensor_copy(
+    unsigned char* to, const TensorMap* from, int column, int row, mbarrier_t* barrier) {
+    if constexpr (MULTICAST) {
+        tensor_copy_to_blocks(to, from, column, row, barrier, 0b11);
+    } else {
+        tensor_copy_to_shared(to, from, column, row, barrier);
+    }
+}
+
 // a[M,K] @ b[K,N] -> c[M,N]; rows of c are 16-byte aligned. Grid: as multicast's. A warp has one to three
-// buffers (C_PLACES) of its own for its 16 rows of c, and waits for no other warp. If half a tile of b is not
-// whole pieces, the blocks of a cluster are side by side and share a instead of b.
+// buffers (C_BUFFERS) of its own for its 16 rows of c, and waits for no other warp. If half a tile of b is
+// not whole pieces, the blocks of a cluster are side by side and share a instead of b.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES, typename Epilogue>
-__device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, const TensorMap& b_map,
-                                                       const TensorMap& c_map, int M, int N, int K,
-                                                       const Epilogue& epilogue) {
+__device__ __forceinline__ void multiply_and_tma_store(
+    const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, int M, int N, int K,
+    const Epilogue& epilogue) {
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
-    constexpr bool SHARE_B = SHARES_B<BLOCK_N>;
-    constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
-    constexpr int HALF = (SHARE_B ? BLOCK_N : BLOCK_M) / CLUSTER;
-    constexpr int PIECES_N = BLOCK_N / PIECE, PLACES = C_PLACES<BLOCK_N>;
-    constexpr bool MANY_SUMS = BLOCK_N > 64;    // more than an equal share of registers per thread holds
+    constexpr bool SHARE_B = BLOCK_N % (CLUSTER * PIECE) == 0;  // else a
+    // A cluster has CLUSTER_M x CLUSTER_N tiles of c; a block loads its share of the operands' tiles.
+    constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
+    constexpr int A_ROWS = BLOCK_M / CLUSTER_N, B_COLUMNS = BLOCK_N / CLUSTER_M;
+    constexpr int PIECES_N = BLOCK_N / PIECE, BUFFERS = C_BUFFERS<BLOCK_N>;
+    constexpr bool MANY_SUMS = BLOCK_N > 64;    // 64 need no more than an equal share: 65536 / 384 registers
     constexpr int WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
     const int rank = cluster_block_rank();
-    const int rank_m = SHARE_B ? rank : 0, rank_n = SHARE_B ? 0 : rank;
+    const int rank_m = SHARE_B ? rank : 0, rank_n = rank - rank_m;
+    const int a_row = rank_n * A_ROWS, b_column = rank_m * B_COLUMNS;  // where the block's share begins
     const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);
     const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
     const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
@@ -64,34 +74,21 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
         if (threadIdx.x > 0) return;
         previous_grid_wait();  // consumers need no wait: they write nothing before the first copy has landed
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + (SHARE_B ? 0 : rank * HALF);
-            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N + (SHARE_B ? rank * HALF : 0);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M + a_row;
+            const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N + b_column;
             for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
-                unsigned char* const a = tiles + ring.stage * BYTES;
-                unsigned char* const b = a + A_BYTES;
+                unsigned char* const a = tiles + ring.stage * BYTES + a_row * BLOCK_K * 2;
+                unsigned char* const b = tiles + ring.stage * BYTES + A_BYTES + b_column * BLOCK_K * 2;
                 mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                 mbarrier_arrive_expect_bytes(landed, BYTES);
-                const auto a_copy = [&](unsigned char* to, int column, int row) {
-                    if constexpr (SHARE_B) {
-                        tensor_copy_to_shared(to, &a_map, column, row, landed);
-                    } else {
-                        tensor_copy_to_blocks(to, &a_map, column, row, landed, 0b11);
-                    }
-                };
-                const auto b_copy = [&](unsigned char* to, int column, int row) {
-                    if constexpr (SHARE_B) {
-                        tensor_copy_to_blocks(to, &b_map, column, row, landed, 0b11);
-                    } else {
-                        tensor_copy_to_shared(to, &b_map, column, row, landed);
-                    }
-                };
-                constexpr int HALF_BYTES = HALF * BLOCK_K * 2;
-                fetch_tile<A_BY_ROWS, (SHARE_B ? BLOCK_M : HALF)>(a + (SHARE_B ? 0 : rank * HALF_BYTES), m, k,
-                                                                  a_copy);
-                fetch_tile<!B_BY_ROWS, (SHARE_B ? HALF : BLOCK_N)>(b + (SHARE_B ? rank * HALF_BYTES : 0), n,
-                                                                   k, b_copy);
+                fetch_tile<A_BY_ROWS, A_ROWS>(a, m, k, [&](unsigned char* to, int column, int row) {
+                    tensor_copy<!SHARE_B>(to, &a_map, column, row, landed);
+                });
+                fetch_tile<!B_BY_ROWS, B_COLUMNS>(b, n, k, [&](unsigned char* to, int column, int row) {
+                    tensor_copy<SHARE_B>(to, &b_map, column, row, landed);
+                });
             }
         }
         for (int stage = 0; stage < STAGES; ++stage, ring.advance()) {
@@ -105,10 +102,10 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
             const int r = threadIdx.x % WARPGROUP;
             if (r < CLUSTER) mbarrier_arrive_in_block(&empty[stage], r);
         };
-        unsigned char* const c_warp = tiles + STAGES * BYTES + (consumer * 4 + warp) * PLACES * WARP_BYTES;
+        unsigned char* const c_warp = tiles + STAGES * BYTES + (consumer * 4 + warp) * BUFFERS * WARP_BYTES;
         float sum[BLOCK_N / 2];
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const unsigned char* const a = tiles + ring.stage * BYTES;
@@ -120,8 +117,8 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
                 if (k > 0) release(before);
                 before = ring.stage;
             }
-            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
-            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
+            const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
             decltype(epilogue.of(n, N)) of_columns[BLOCK_N / 8];  // loads overlap with the last wgmma
 #pragma unroll
             for (int j = 0; j < BLOCK_N / 8; ++j) of_columns[j] = epilogue.of(n + j * 8 + lane % 4 * 2, N);
@@ -132,8 +129,8 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
             const int row = lane % 16, first = lane / 16;
 #pragma unroll
             for (int piece = 0; piece < PIECES_N; ++piece) {
-                unsigned char* const c = c_warp + piece % PLACES * WARP_BYTES;
-                if (lane == 0) bulk_wait_group_read<PLACES - 1>();  // TMA has read this buffer
+                unsigned char* const c = c_warp + piece % BUFFERS * WARP_BYTES;
+                if (lane == 0) bulk_wait_group_read<BUFFERS - 1>();  // TMA has read this buffer
                 __syncwarp();
 #pragma unroll
                 for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them
@@ -141,7 +138,7 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
                     const auto two = [&](int i) {
                         const auto& columns = of_columns[piece * (PIECE / 8) + j + i / 2];
                         const float2 sums = epilogue.apply(columns, own[i * 2], own[i * 2 + 1]);
-                        return two_of<T>(sums.x, sums.y);
+                        return to_x2<T>(sums.x, sums.y);
                     };
                     stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two(0), two(1), two(2), two(3));
                 }
@@ -160,12 +157,11 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
 #endif  // HAS_WGMMA
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-    CLUSTER_OF(2) void matmul_tma_store_kernel(const __grid_constant__ TensorMap a_map,
-                                               const __grid_constant__ TensorMap b_map,
-                                               const __grid_constant__ TensorMap c_map, int M, int N, int K) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void matmul_tma_store_kernel(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_tma_store<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, STAGES>(a_map, b_map, c_map, M, N, K,
-                                                                     AsTheyAre());
+    multiply_and_tma_store<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, STAGES>(
+        a_map, b_map, c_map, M, N, K, Identity());
 #endif
 }

@@ -1,24 +1,20 @@
-// What matmul's levels from 8 on share: tiles for TMA and wgmma, sm_90a. They take 16-bit elements.
+// What matmul's levels from 9 on share: tiles for TMA and wgmma, sm_90a. They take 16-bit elements.
 // A tile is a sequence of pieces of 64 x 64 elements. A row of a piece is 128 bytes, the widest that TMA
 // swizzles (128-byte swizzle): a column of 16-byte vectors in eight rows is in different banks.
 #pragma once
 
 #include "common.cuh"
 #include "matmul/tiles.cuh"
-#include "wgmma.cuh"
+#include "ring.cuh"
 
 constexpr int PIECE = 64;
 constexpr int PIECE_BYTES = PIECE * PIECE * 2;
 
-// From level 9 on: consumer warpgroups of a block, and registers per thread, of 65536 for 128 + 256 threads.
+// From level 10 on: consumer warpgroups of a block, and registers per thread, in steps of 8 (setmaxnreg).
 constexpr int CONSUMERS = 2, PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS_PER_BLOCK);
 
 #if HAS_WGMMA
-
-// The 128-byte swizzle repeats every 1024 bytes and needs that alignment; dynamic shared memory may lack it.
-__device__ __forceinline__ unsigned char* align_1024(unsigned char* shared) {
-    return shared + (-shared_address(shared) & 1023);
-}
 
 // Fetches the tile at `begin` along M or N, and k. `copy` issues one TMA load: of the whole tile if its lines
 // run along K, else of one piece, because a swizzled box is at most 128 bytes wide.
@@ -34,8 +30,9 @@ __device__ __forceinline__ void fetch_tile(unsigned char* tile, int begin, int k
 
 // Fetches a tile of a, and after it one of b. The phase of `landed` completes when both have arrived.
 template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N>
-__device__ __forceinline__ void fetch_tiles(unsigned char* tiles, const TensorMap* a_map,
-                                            const TensorMap* b_map, int m, int n, int k, mbarrier_t* landed) {
+__device__ __forceinline__ void fetch_tiles(
+    unsigned char* tiles, const TensorMap* a_map, const TensorMap* b_map, int m, int n, int k,
+    mbarrier_t* landed) {
     constexpr int A_BYTES = BLOCK_M * PIECE * 2, BYTES = A_BYTES + BLOCK_N * PIECE * 2;
     mbarrier_arrive_expect_bytes(landed, BYTES);
     fetch_tile<A_BY_ROWS, BLOCK_M>(tiles, m, k, [&](unsigned char* to, int column, int row) {
@@ -49,8 +46,8 @@ __device__ __forceinline__ void fetch_tiles(unsigned char* tiles, const TensorMa
 // sum (+)= a piece of a @ a tile of b: four wgmma of 16 of K each. No transposition: wgmma takes lines along
 // K and across K.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int COUNT>
-__device__ __forceinline__ void multiply(float (&sum)[COUNT], const unsigned char* a, const unsigned char* b,
-                                         bool add) {
+__device__ __forceinline__ void multiply(
+    float (&sum)[COUNT], const unsigned char* a, const unsigned char* b, bool add) {
     constexpr int ALONG_K = 16 * 2, ACROSS_K = 16 * 128;  // bytes to the next 16 of K
     const matrix_t a_first = matrix_descriptor(a, PIECE_BYTES), b_first = matrix_descriptor(b, PIECE_BYTES);
 #pragma unroll
@@ -58,32 +55,6 @@ __device__ __forceinline__ void multiply(float (&sum)[COUNT], const unsigned cha
         const matrix_t a_k = a_first + k * ((A_BY_ROWS ? ALONG_K : ACROSS_K) >> 4);
         const matrix_t b_k = b_first + k * ((B_BY_ROWS ? ACROSS_K : ALONG_K) >> 4);
         wgmma<T, !A_BY_ROWS, B_BY_ROWS>(sum, a_k, b_k, add || k > 0);
-    }
-}
-
-// The current stage of a ring of STAGES, and its mbarriers' phase parity.
-template <int STAGES>
-struct Ring {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// Two neighbours of c, rounded by one instruction.
-template <typename T>
-__device__ __forceinline__ unsigned two_of(float x, float y) {
-    if constexpr (IS_BF16<T>) {
-        const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
-        return *reinterpret_cast<const unsigned*>(&two);
-    } else {
-        const __half2 two = __floats2half2_rn(x, y);
-        return *reinterpret_cast<const unsigned*>(&two);
     }
 }
 
@@ -101,7 +72,7 @@ __device__ __forceinline__ void store_sums(T* c_ptr, const float (&sum)[COUNT], 
 #pragma unroll
             for (int j = 0; j < COUNT / 4; ++j) {
                 const int column = n_thread + j * 8;
-                const unsigned two = two_of<T>(sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1]);
+                const unsigned two = to_x2<T>(sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1]);
                 if (column < N) *reinterpret_cast<unsigned*>(c_row + column) = two;
             }
         } else {

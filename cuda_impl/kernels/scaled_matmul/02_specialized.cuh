@@ -37,8 +37,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         if (threadIdx.x > 0) return;
         for (int tile = 0; tile < tiles_k; ++tile, ring.advance()) {
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first round all stages are empty
-            fetch_tiles<BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, m, n, tile * BLOCK_K, M,
-                                          &full[ring.stage]);
+            fetch_tiles<BLOCK_M, BLOCK_N>(
+                tiles + ring.stage * BYTES, &a_map, &b_map, m, n, tile * BLOCK_K, M, &full[ring.stage]);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

@@ -39,23 +39,24 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                fetch_tiles<BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, place.m * BLOCK_M,
-                                              place.n * BLOCK_N, k * BLOCK_K, M, &full[ring.stage]);
+                fetch_tiles<BLOCK_M, BLOCK_N>(
+                    tiles + ring.stage * BYTES, &a_map, &b_map, at.m * BLOCK_M, at.n * BLOCK_N, k * BLOCK_K,
+                    M, &full[ring.stage]);
             }
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = warpgroup - 1;
-        const bool tells = threadIdx.x % WARPGROUP == 0;
+        const bool releases = threadIdx.x % WARPGROUP == 0;
         const matrix_t a_first = matrix_descriptor(tiles + consumer * WARPGROUP_M * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(tiles + BLOCK_M * BLOCK_K, 0);
         Sum sum[BLOCK_N / 2];
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            const int m = place.m * BLOCK_M + consumer * WARPGROUP_M, n = place.n * BLOCK_N;
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = at.m * BLOCK_M + consumer * WARPGROUP_M, n = at.n * BLOCK_N;
             const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
@@ -65,11 +66,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
                 multiply(sum, a_first + step, b_first + step, k > 0);
                 wgmma_commit_group();
                 wgmma_wait_group<1>(sum);
-                if (k > 0 && tells) mbarrier_arrive(&empty[before]);
+                if (k > 0 && releases) mbarrier_arrive(&empty[before]);
                 before = ring.stage;
             }
             wgmma_wait_group<0>(sum);
-            if (tells) mbarrier_arrive(&empty[before]);
+            if (releases) mbarrier_arrive(&empty[before]);
             if constexpr (C_ALIGNED) {
                 tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum, scales, m, n);
             } else {

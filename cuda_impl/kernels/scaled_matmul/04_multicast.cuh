@@ -15,11 +15,10 @@ constexpr bool SHARES_B = BLOCK_N > 64;  // else a
 // Warpgroups and C_ALIGNED as in persistent.
 template <typename Sum, int BLOCK_N, int STAGES, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-    CLUSTER_OF(2) void scaled_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
-                                                      const __grid_constant__ TensorMap b_map,
-                                                      const __grid_constant__ TensorMap c_map,
-                                                      const float* scale_a_ptr, const float* scale_b_ptr,
-                                                      __nv_bfloat16* c_ptr, int M, int N, int K) {
+    CLUSTER_OF(2) void scaled_matmul_multicast_kernel(
+        const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+        const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
+        __nv_bfloat16* c_ptr, int M, int N, int K) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>, GROUP_M = 8;
     constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
@@ -58,9 +57,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const int lines = lines_of_a<BLOCK_M>(M);
         const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M;
-            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M;
+            const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
             for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
                 unsigned char* const a = tiles + ring.stage * BYTES;
                 unsigned char* const b = a + BLOCK_M * BLOCK_K;
@@ -92,9 +91,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const matrix_t b_first = matrix_descriptor(tiles + BLOCK_M * BLOCK_K, 0);
         Sum sum[BLOCK_N / 2];
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
-            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
+            const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
             const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {

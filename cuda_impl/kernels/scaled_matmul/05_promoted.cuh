@@ -37,11 +37,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                fetch_tiles<BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, place.m * BLOCK_M,
-                                              place.n * BLOCK_N, k * BLOCK_K, M, &full[ring.stage]);
+                fetch_tiles<BLOCK_M, BLOCK_N>(
+                    tiles + ring.stage * BYTES, &a_map, &b_map, at.m * BLOCK_M, at.n * BLOCK_N, k * BLOCK_K,
+                    M, &full[ring.stage]);
             }
         }
     } else {
@@ -50,7 +51,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         const matrix_t a_first = matrix_descriptor(tiles + first * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(tiles + BLOCK_M * BLOCK_K, 0);
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
-            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             float sum[WAVES][BLOCK_N / 2] = {};
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
@@ -72,7 +73,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
             }
 #pragma unroll
             for (int wave = 0; wave < WAVES; ++wave) {
-                const int m = place.m * BLOCK_M + first + wave * WARPGROUP_M, n = place.n * BLOCK_N;
+                const int m = at.m * BLOCK_M + first + wave * WARPGROUP_M, n = at.n * BLOCK_N;
                 if constexpr (C_ALIGNED) {
                     const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
                     tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum[wave], scales, m, n);

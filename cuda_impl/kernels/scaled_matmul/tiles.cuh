@@ -6,12 +6,14 @@
 #pragma once
 
 #include "matmul/tiles.cuh"
+#include "ring.cuh"
 #include "scaled_matmul/scales.cuh"
 #include "wgmma_8bit.cuh"
 
 constexpr int BLOCK_K = 128, WARPGROUP_M = 64;
-constexpr int CONSUMERS = 2;  // warpgroups of a block, from specialized on
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // of 65536 for 128 + 256 threads
+// From specialized on: consumer warpgroups of a block, and registers per thread, in steps of 8 (setmaxnreg).
+constexpr int CONSUMERS = 2, PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS_PER_BLOCK);
 
 template <int BLOCK_M, int BLOCK_N>
 constexpr int STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K;
@@ -19,7 +21,7 @@ constexpr int STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K;
 // A warp's buffers for pieces of c of 16 rows by 64 columns, used alternately.
 constexpr int PIECE_N = 64, PIECE_BYTES = 16 * PIECE_N * 2;
 template <int BLOCK_N>
-constexpr int C_PLACES = BLOCK_N == PIECE_N ? 1 : 2;
+constexpr int C_BUFFERS = BLOCK_N == PIECE_N ? 1 : 2;
 
 #if HAS_WGMMA_LEVELS
 
@@ -32,9 +34,9 @@ __device__ __forceinline__ int lines_of_a(int M) {
 
 // Fetches the tiles at rows m of a and n of b. The phase of `landed` completes when both have arrived.
 template <int BLOCK_M, int BLOCK_N>
-__device__ __forceinline__ void fetch_tiles(unsigned char* stage, const TensorMap* a_map,
-                                            const TensorMap* b_map, int m, int n, int k, int M,
-                                            mbarrier_t* landed) {
+__device__ __forceinline__ void fetch_tiles(
+    unsigned char* stage, const TensorMap* a_map, const TensorMap* b_map, int m, int n, int k, int M,
+    mbarrier_t* landed) {
     mbarrier_arrive_expect_bytes(landed, (lines_of_a<BLOCK_M>(M) + BLOCK_N) * BLOCK_K);
     tensor_copy_to_shared(stage, a_map, k, m, landed);
     tensor_copy_to_shared(stage + BLOCK_M * BLOCK_K, b_map, k, n, landed);
@@ -70,9 +72,9 @@ __device__ __forceinline__ float scale_of(const float* scale_ptr, int i, int siz
 
 // Stores a warpgroup's 64 rows of c, from (m, n) on, from registers.
 template <typename Sum, int COUNT>
-__device__ __forceinline__ void store_sums(__nv_bfloat16* c_ptr, const Sum (&sum)[COUNT],
-                                           const float* scale_a_ptr, const float* scale_b_ptr, int m, int n,
-                                           int M, int N) {
+__device__ __forceinline__ void store_sums(
+    __nv_bfloat16* c_ptr, const Sum (&sum)[COUNT], const float* scale_a_ptr, const float* scale_b_ptr, int m,
+    int n, int M, int N) {
     const int row = m + own_row();
     const float top = scale_of(scale_a_ptr, row, M), bottom = scale_of(scale_a_ptr, row + 8, M);
     __nv_bfloat16* const c_row = c_ptr + static_cast<index_t>(row) * N;
@@ -83,8 +85,9 @@ __device__ __forceinline__ void store_sums(__nv_bfloat16* c_ptr, const Sum (&sum
         const Sum* const own = sum + j * 4;
         if (row < M) store_two(c_row, column, N, scaled(own[0], top, left), scaled(own[1], top, right));
         if (row + 8 < M) {
-            store_two(c_row + 8 * static_cast<index_t>(N), column, N, scaled(own[2], bottom, left),
-                      scaled(own[3], bottom, right));
+            store_two(
+                c_row + 8 * static_cast<index_t>(N), column, N, scaled(own[2], bottom, left),
+                scaled(own[3], bottom, right));
         }
     }
 }
@@ -94,8 +97,8 @@ template <int BLOCK_N>
 struct Scales {
     float of_row[2], of_column[BLOCK_N / 4];
 
-    __device__ __forceinline__ Scales(const float* scale_a_ptr, const float* scale_b_ptr, int m, int n, int M,
-                                      int N) {
+    __device__ __forceinline__
+    Scales(const float* scale_a_ptr, const float* scale_b_ptr, int m, int n, int M, int N) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) of_row[i] = scale_of(scale_a_ptr, m + own_row() + i * 8, M);
 #pragma unroll
@@ -115,23 +118,23 @@ struct Scales {
 // 64 columns at a time, and waits for no other warp. Rows of c are 16-byte aligned. `scales` has apply() of
 // Scales.
 template <int BLOCK_N, typename Sum, typename Scaling>
-__device__ __forceinline__ void tma_store_sums(const TensorMap* c_map, unsigned char* places,
-                                               const Sum (&sum)[BLOCK_N / 2], const Scaling& scales, int m,
-                                               int n) {
-    constexpr int PLACES = C_PLACES<BLOCK_N>;
+__device__ __forceinline__ void tma_store_sums(
+    const TensorMap* c_map, unsigned char* buffers, const Sum (&sum)[BLOCK_N / 2], const Scaling& scales,
+    int m, int n) {
+    constexpr int BUFFERS = C_BUFFERS<BLOCK_N>;
     const int warp = threadIdx.x / WARP % (CONSUMERS * 4), lane = threadIdx.x % WARP;
     const int row = lane % 16, first = lane / 16;  // 16 bytes that the lane addresses in stmatrix
 #pragma unroll
     for (int piece = 0; piece < BLOCK_N / PIECE_N; ++piece) {
-        unsigned char* const c = places + (warp * PLACES + piece % PLACES) * PIECE_BYTES;
-        if (lane == 0) bulk_wait_group_read<PLACES - 1>();  // TMA has read this buffer
+        unsigned char* const c = buffers + (warp * BUFFERS + piece % BUFFERS) * PIECE_BYTES;
+        if (lane == 0) bulk_wait_group_read<BUFFERS - 1>();  // TMA has read this buffer
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < PIECE_N / 8; j += 2) {  // 8 columns, and the 8 next to them
             const auto two = [&](int i) {
                 const int column = piece * (PIECE_N / 8) + j + i / 2;
-                const __nv_bfloat162 rounded = __floats2bfloat162_rn(scales.apply(sum, column, i % 2, 0),
-                                                                     scales.apply(sum, column, i % 2, 1));
+                const __nv_bfloat162 rounded = __floats2bfloat162_rn(
+                    scales.apply(sum, column, i % 2, 0), scales.apply(sum, column, i % 2, 1));
                 return *reinterpret_cast<const unsigned*>(&rounded);
             };
             stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two(0), two(1), two(2), two(3));

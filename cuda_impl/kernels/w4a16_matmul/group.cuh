@@ -10,7 +10,7 @@
 
 // Offset of a 16-byte vector of a tile of a, in elements. XOR swizzle: eight lanes of a 128-bit load, of two
 // rows and four vectors 64 bytes apart, use all banks (4-way bank conflict -> none).
-__device__ __forceinline__ int a_place(int row, int vector) {
+__device__ __forceinline__ int swizzle(int row, int vector) {
     return row * GROUP + (vector ^ (vector >> 3 | (row & 1) << 1)) * 8;
 }
 
@@ -26,7 +26,7 @@ __device__ __forceinline__ void fetch_a(T* tile, const T* a_ptr, index_t lda, in
         const index_t m = begin_m + row, left = K - k - vector * 8;
         const bool inside = m < M && left > 0;
         const int bytes = inside ? static_cast<int>(left < 8 ? left : 8) * 2 : 0;
-        cp_async_16(tile + a_place(row, vector), inside ? a_ptr + m * lda + k + vector * 8 : a_ptr, bytes);
+        cp_async_16(tile + swizzle(row, vector), inside ? a_ptr + m * lda + k + vector * 8 : a_ptr, bytes);
     }
 }
 
@@ -67,8 +67,8 @@ __device__ __forceinline__ void multiply_group(float (&total)[MATRICES_M][MATRIC
 #pragma unroll
         for (int step = 0; step < WORDS; ++step) {
             const int row = i * 16 + lane / 4, vector = lane % 4 * WORDS + step;
-            uint4 upper = *reinterpret_cast<const uint4*>(a_tile + a_place(row, vector));
-            uint4 lower = *reinterpret_cast<const uint4*>(a_tile + a_place(row + 8, vector));
+            uint4 upper = *reinterpret_cast<const uint4*>(a_tile + swizzle(row, vector));
+            uint4 lower = *reinterpret_cast<const uint4*>(a_tile + swizzle(row + 8, vector));
             if constexpr (!PAIRED) upper = as_nibbles(upper), lower = as_nibbles(lower);
             const unsigned first[4] = {upper.x, lower.x, upper.y, lower.y};
             const unsigned second[4] = {upper.z, lower.z, upper.w, lower.w};

@@ -4,6 +4,7 @@
 // With HOST_BUILD, host/hopper_units.h has the same functions.
 #pragma once
 
+#include "ring.cuh"
 #include "wgmma_8bit.cuh"
 
 #if HAS_WGMMA
