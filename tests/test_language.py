@@ -1,4 +1,4 @@
-"""Comments, docstrings and documents use the field's terms: a test of the words that are not among them."""
+"""Comments, documents and names use the field's terms: a test of the words that are not among them."""
 
 from __future__ import annotations
 
@@ -55,6 +55,37 @@ IDENTIFIERS = {
     "examples/new_op/cuda_impl/launches/new_op.py": ["variant"] * 2,
 }
 """No reader takes them for words; most name the decorator of launch tables."""
+
+NAME_INSTEAD = {
+    "Crew|_Desk|Exchange|mailbox(es)?|abreast": "worker_pool, serve(), CaseBuffers, run_parallel",
+    r"\w*copy_engine\w*": "for_tma",
+    "turns?": "iteration, stage",
+    "turn_heads": "rotate_heads",
+    "look_early": "poll_early",
+    "nothing_seen": "identity",
+    "heard": "full, empty, arrived",
+    "place_of": "swizzle(row, vector)",
+    "AsTheyAre": "Identity",
+    "TilePlace": "TileCoordinates",
+}
+"""Identifiers, each with the field's noun."""
+
+NOT_YET_RENAMED: dict[str, str] = {
+    "AsTheyAre": "matmul/08_tensor_core matmul/13_tma_store matmul/tiles",
+    "TilePlace": "fp8_block_matmul/01_specialized fp8_block_matmul/02_persistent "
+    "fp8_block_matmul/03_prefetched fp8_block_matmul/04_multicast int8_matmul/02_tensor_core "
+    "matmul/07_pipelined matmul/08_tensor_core matmul/11_persistent matmul/12_multicast matmul/13_tma_store "
+    "matmul/tiles scaled_matmul/03_persistent scaled_matmul/04_multicast scaled_matmul/05_promoted",
+    "heard": "cross_entropy layer_norm rms_norm softmax/04_cluster",
+    "look_early": "softmax/03_split softmax/05_ring softmax/exchange",
+    "nothing_seen": "cross_entropy running softmax/01_online softmax/03_split softmax/04_cluster "
+    "softmax/05_ring softmax/exchange",
+    "place_of": "decode_attention/tile fp8_block_matmul/03_prefetched fp8_block_matmul/04_multicast",
+    "turn_heads": "rotary",
+}
+"""Names that are left, each with its headers in cuda_impl/kernels: to be deleted with the last."""
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 RULES = [
     (re.compile(rf"\b(?:{words})\b".replace(" ", r"\s+"), re.IGNORECASE), instead)
@@ -130,3 +161,33 @@ def test_the_field_s_words_are_used(place: str) -> None:
                 line = text.count("\n", 0, match.start()) + 1
                 found.append(f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: write {instead}")
     assert found == [], "\n" + "\n".join(found)
+
+
+def names(path: Path) -> set[str]:
+    """Names that a Python file gives to something, and the identifiers of a CUDA file's code."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return set(re.findall(r"[A-Za-z_]\w*", re.sub(r'"(?:\\.|[^"\\\n])*"|//.*', "", text)))
+    nodes = list(ast.walk(ast.parse(text)))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return bound | {node.name for node in nodes if isinstance(node, DEFINITIONS)}
+
+
+def test_names_are_the_field_s() -> None:
+    used: dict[str, list[str]] = {}
+    for place in PLACES[: PLACES.index("tools")]:
+        for path in sorted(p for p in (ROOT / place).rglob("*") if p.suffix in SUFFIXES[:-1]):
+            file = str(path.with_suffix("").relative_to(ROOT)).removeprefix("cuda_impl/kernels/")
+            for name in names(path):
+                if any(re.fullmatch(words, name) for words in NAME_INSTEAD):
+                    used.setdefault(name, []).append(file)
+    assert {name: " ".join(files) for name, files in used.items()} == NOT_YET_RENAMED, NAME_INSTEAD
+
+
+def test_names_are_found(tmp_path: Path) -> None:
+    python, cuda = tmp_path / "a.py", tmp_path / "a.cuh"
+    python.write_text("def f(a, *, b):\n    c: int = x\n    for d in y.z:\n        class E: ...\n")
+    cuda.write_text('int g = h(i);  // j\nauto k = "l";\n')
+    assert names(python) == set("fabcdE")
+    assert names(cuda) == {"int", "g", "h", "i", "auto", "k"}

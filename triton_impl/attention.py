@@ -29,6 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from compare.arguments import check_queries
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.tma import for_tma
 
 LN_2 = tl.constexpr(math.log(2))
 LOG2_E = math.log2(math.e)
@@ -622,14 +623,6 @@ def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bo
         CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=8, num_stages=3,
     )  # fmt: skip
     return o, lse
-
-
-def for_tma(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows of D are contiguous and 16-byte aligned, as TMA requires, else a copy."""
-    vector = 16 // x.element_size()
-    aligned = all(stride > 0 and stride % vector == 0 for stride in x.stride()[:3])
-    good = aligned and x.stride(3) == 1 and x.data_ptr() % 16 == 0
-    return x if good else x.clone(memory_format=torch.contiguous_format)
 
 
 def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:

@@ -23,7 +23,8 @@ import triton.language as tl
 
 from compare.arguments import check_gradients
 from compare.registry import implementation
-from triton_impl.attention import descriptor, for_tma
+from triton_impl.attention import descriptor
+from triton_impl.tma import for_tma
 
 OP = "attention_backward"
 HEAD_SIZES = (64, 128)

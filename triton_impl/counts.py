@@ -1,4 +1,4 @@
-"""Overflow check for 32-bit loop counters of Triton kernels."""
+"""Overflow checks for 32-bit loop counters and offsets of Triton kernels."""
 
 from __future__ import annotations
 
@@ -20,4 +20,24 @@ def check_counts(**counts: int) -> None:
             raise NotImplementedError(
                 f"{name}={count}: a loop's last step would pass 2^31 - 1, the last number of 32 bits; up to "
                 f"{(1 << 31) - LAST_STEPS - 1} and from {1 << 31} on it does not"
+            )
+
+
+BLOCK_K = 128
+"""Maximum along K of the tiles here."""
+
+
+def check_strides(K: int, **strides: int) -> None:
+    """Refuse a stride at which a 32-bit offset along K, within a tile or to the next one, would overflow.
+
+    Triton passes a stride below 2^31 in 32 bits, and multiplies it with an index below BLOCK_K in 32 bits.
+
+    Raises:
+        NotImplementedError: the product of a stride and the length of a tile passes 2^31 - 1.
+    """
+    for name, stride in strides.items():
+        if stride < 1 << 31 <= stride * min(K, BLOCK_K):
+            raise NotImplementedError(
+                f"{name}={stride}: {min(K, BLOCK_K)} such steps pass 2^31 - 1, the last number of 32 bits; "
+                "torch.eager takes any"
             )

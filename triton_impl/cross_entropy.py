@@ -26,15 +26,10 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.softmax import finite_shift
 
 IGNORED = tl.constexpr(-100)
 """PyTorch's ignore_index: the loss of such a row is 0."""
-
-
-@triton.jit
-def finite_shift(maximum):
-    """The shift before exp: 0 if the maximum is -inf, where exp(-inf - -inf) would be NaN instead of 0."""
-    return tl.where(maximum == -float("inf"), 0.0, maximum)
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
     MOST,
@@ -33,20 +34,23 @@ from triton_impl.matmul import (
     grouped_tile,
     grouped_tile_in_gluon,
     halves,
-    scratch,
 )
+from triton_impl.tma import allocate_descriptors_on, for_tma
 
 BLOCK_K = tl.constexpr(128)
 """Of K, and of N, that share a scale."""
 
 
 @triton.jit
-def scales(scale_a_ptr, scale_b_ptr, block, M, tile_m, n, stride_am, stride_ak, stride_bn, stride_bk,
-           BLOCK_M: tl.constexpr):  # fmt: skip
-    """A block's scales of a tile: of a, a column, and the one of b.  A tile lies in one block of b."""
-    m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    of_a = tl.load(scale_a_ptr + m * stride_am + block * stride_ak, mask=m < M, other=0.0)
-    return of_a, tl.load(scale_b_ptr + n // BLOCK_K * stride_bn + block * stride_bk)
+def load_scales_a(scale_a_ptr, m, block, M, stride_sam, stride_sak):
+    """A block's scales of these rows of a."""
+    return tl.load(scale_a_ptr + m * stride_sam + block * stride_sak, mask=m < M, other=0.0)
+
+
+@triton.jit
+def load_scale_b(scale_b_ptr, n, block, stride_sbn, stride_sbk):
+    """A block's scale of the tile that begins at row n of b; the tile lies in one block of rows."""
+    return tl.load(scale_b_ptr + n // BLOCK_K * stride_sbn + block * stride_sbk)
 
 
 @triton.jit
@@ -67,11 +71,9 @@ def fp8_block_matmul_tiled_kernel(
         left = K - block * BLOCK_K
         a = tl.load(a_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
-        of_a, of_b = scales(
-            scale_a_ptr, scale_b_ptr, block, M, tile_m, tile_n * BLOCK_N,
-            stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
-        )  # fmt: skip
-        total += tl.dot(a, b) * (of_a * of_b)
+        scale_a = load_scales_a(scale_a_ptr, m, block, M, stride_sam, stride_sak)
+        scale_b = load_scale_b(scale_b_ptr, tile_n * BLOCK_N, block, stride_sbn, stride_sbk)
+        total += tl.dot(a, b) * (scale_a * scale_b)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     tl.store(c_ptr + m * N + n, total.to(tl.bfloat16), mask=(m < M) & (n < N))
@@ -97,25 +99,22 @@ def fp8_block_matmul_persistent_kernel(
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
         tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        rows = m.to(tl.int64) + tl.arange(0, BLOCK_M)[:, None]
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         last = tl.cdiv(K, BLOCK_K) - 1
-        next_a, next_b = scales(
-            scale_a_ptr, scale_b_ptr, 0, M, tile_m, n,
-            stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
-        )  # fmt: skip
+        next_a = load_scales_a(scale_a_ptr, rows, 0, M, stride_sam, stride_sak)
+        next_b = load_scale_b(scale_b_ptr, n, 0, stride_sbn, stride_sbk)
         for block in range(last + 1):
             a = a_desc.load([m, block * BLOCK_K])
             b = b_desc.load([n, block * BLOCK_K])
             scale = next_a * next_b
-            next_a, next_b = scales(
-                scale_a_ptr, scale_b_ptr, min(block + 1, last), M, tile_m, n,
-                stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
-            )  # fmt: skip
+            next_block = min(block + 1, last)
+            next_a = load_scales_a(scale_a_ptr, rows, next_block, M, stride_sam, stride_sak)
+            next_b = load_scale_b(scale_b_ptr, n, next_block, stride_sbn, stride_sbk)
             total += tl.dot(a, b.T) * scale
         if C_ALIGNED:
             c_desc.store([m, n], total.to(tl.bfloat16))
         else:
-            rows = m.to(tl.int64) + tl.arange(0, BLOCK_M)[:, None]
             columns = n + tl.arange(0, BLOCK_N)[None, :]
             inside = (rows < M) & (columns < N)
             tl.store(c_ptr + rows * N + columns, total.to(tl.bfloat16), mask=inside)
@@ -275,6 +274,7 @@ def checked(
     """M, N, K and an uninitialised c."""
     check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
     (M, K), N = a.shape, b.shape[0]
+    check_counts(M=M, N=N, K=K)
     return M, N, K, torch.empty((M, N), dtype=torch.bfloat16, device=a.device)
 
 
@@ -305,7 +305,8 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     if c.numel() == 0 or K == 0:
         return c.zero_()
     a, b = vectorizable(a), vectorizable(b)
-    K = a.shape[1]
+    K = min(a.shape[1], b.shape[1])  # of either alone, zeros would meet what lies beyond the other's rows
+    check_strides(K, stride_ak=a.stride(1), stride_bk=b.stride(1))
     tile = tile_of(M, N, multiprocessors(a.device))
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
     strides = (*a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride())
@@ -314,15 +315,6 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
         a, b, scale_a, scale_b, c, M, N, K, *strides, **tile, num_warps=num_warps, num_stages=4
     )
     return c
-
-
-def for_tma(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows are contiguous and 16-byte aligned, as TMA requires, else such a copy."""
-    rows, columns = x.shape
-    if x.stride(1) == 1 and x.stride(0) % 16 == 0 and x.stride(0) >= columns and x.data_ptr() % 16 == 0:
-        return x
-    padded = torch.empty((rows, triton.cdiv(columns, 16) * 16), dtype=x.dtype, device=x.device)
-    return padded[:, :columns].copy_(x)
 
 
 STAGES_OF = {(128, 128): 4, (64, 128): 6, (64, 64): 8}
@@ -352,7 +344,7 @@ def persistent(
     tile = {**tile, "BLOCK_M": BLOCK_M or tile["BLOCK_M"], "BLOCK_N": BLOCK_N or tile["BLOCK_N"]}
     programs = min(processors, triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
-    triton.set_allocator(scratch)
+    allocate_descriptors_on(a.device)
     num_warps = WARPS or (8 if tile["BLOCK_M"] == 128 else 4)
     num_stages = STAGES or STAGES_OF.get((tile["BLOCK_M"], tile["BLOCK_N"]), 4)
     fp8_block_matmul_persistent_kernel[(programs,)](

@@ -64,7 +64,7 @@ def count_words(words, lanes, inside):
 
     A bin's counters are 256 bytes apart: the counter's address is byte * 256 + the lane's offset, which one
     instruction (prmt) assembles.  ``global_smem`` is Triton's name for a program's shared memory.  The
-    counters are its only allocation, so they start at its beginning.
+    counters start at its beginning because they fill it; a test compares its size with theirs.
     """
     gl.inline_asm_elementwise(
         """{

@@ -2,7 +2,7 @@
 
 Variants; ``cuda_impl/kernels/layer_norm.cuh`` has the first two under the same names:
 
-* ``online``: a program reads its row twice, tile by tile: any row length
+* ``online``: a program reads its row twice, tile by tile, and merges moments of vectors: any row length
 * ``onepass``: the row stays in registers between reduction and output, so it is read once: 32768 columns
 * ``packed``: the row stays in registers as loaded, two 16-bit elements per register, in tiles: rows of 128 KB
 * ``split``: several programs share rows and exchange partial sums through global memory: long rows, where
@@ -47,25 +47,31 @@ def combine(mean, squares, count, total):
 @triton.jit
 def layer_norm_online_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
-    eps, BLOCK_N: tl.constexpr,
+    eps, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row.  Each lane keeps running moments of its own elements until the row ends.
+    """Grid: one program per row.  Each lane keeps running moments of its vectors of VEC elements.
 
-    Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
+    They are combined when the row ends.  VEC divides N and BLOCK_N.
     """
     m = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + m * stride_xm
     y_row = y_ptr + m * N
-    column = tl.arange(0, BLOCK_N)
-    lane_mean = tl.zeros([BLOCK_N], tl.float32)
-    lane_squares = tl.zeros([BLOCK_N], tl.float32)
+    lane = tl.arange(0, BLOCK_N // VEC) * VEC
+    column = lane[:, None] + tl.arange(0, VEC)[None, :]
+    lane_mean = tl.zeros([BLOCK_N // VEC], tl.float32)
+    lane_squares = tl.zeros([BLOCK_N // VEC], tl.float32)
     for begin in range(0, N, BLOCK_N):
         n = begin + column
         x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
-        further = tl.where(n < N, x - lane_mean, 0.0)
-        lane_mean += further * (1.0 / (begin // BLOCK_N + 1))
-        lane_squares += further * (x - lane_mean)
-    lane_count = ((N - column + BLOCK_N - 1) // BLOCK_N).to(tl.float32)
+        vectors = begin // BLOCK_N
+        share = 1.0 / (vectors + 1)
+        vector_mean = tl.sum(x, axis=1) / VEC
+        deviation = x - vector_mean[:, None]
+        further = tl.where(begin + lane < N, vector_mean - lane_mean, 0.0)
+        lane_mean += further * share
+        # The second summand is 0 for the first vector, for any mean.
+        lane_squares += tl.sum(deviation * deviation, axis=1) + further * (vectors * VEC * share) * further
+    lane_count = ((N - lane + BLOCK_N - 1) // BLOCK_N * VEC).to(tl.float32)
     mean, squares = combine(lane_mean, lane_squares, lane_count, N)
     scale = tl.rsqrt(squares / N + eps)
 
@@ -277,21 +283,21 @@ def layer_norm_gluon_kernel(
     every_count = gl.minimum(gl.maximum(N - every_c * BLOCK_N, 0), BLOCK_N).to(gl.float32)
 
     ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
-    for turn in gl.static_range(STAGES - 1):
-        rows = (first + turn * step + r)[:, None]
-        fetch(ring, turn, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+    for iteration in gl.static_range(STAGES - 1):
+        rows = (first + iteration * step + r)[:, None]
+        fetch(ring, iteration, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
     vectors = gl.allocate_shared_memory(T, [2, 1, BLOCK_N], DENSE)
     vectors.index(0).store(of_columns(weight_ptr, n, N))
     vectors.index(1).store(of_columns(bias_ptr, n, N))
 
-    turn = 0
+    iteration = 0
     for m in range(first, M + step, step):
         old_m = m - step
         # Loaded now, used after the reduction, which takes as long as the load's latency.
         words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
         async_copy.wait_group(STAGES - 2)
         if m < M:
-            x = ring.index(turn % STAGES).load(TILE).to(gl.float32)
+            x = ring.index(iteration % STAGES).load(TILE).to(gl.float32)
             mean = gl.sum(x, axis=1) / count
             deviation = gl.where(inside, x - mean[:, None], 0.0)
             squares = gl.sum(deviation * deviation, axis=1)
@@ -302,20 +308,21 @@ def layer_norm_gluon_kernel(
             mean, scale = of_rows(words, every_c < chunks, every_count, N, eps)
             mean = gl.convert_layout(mean, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
             scale = gl.convert_layout(scale, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
-            x = ring.index((turn + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
+            x = ring.index((iteration + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
             weight, bias = vectors.index(0).load(TILE), vectors.index(1).load(TILE)
             y = (x - mean) * scale * weight.to(gl.float32) + bias.to(gl.float32)
             rows = (old_m + r)[:, None]
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
-        fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
-        turn += 1  # noqa: SIM113 - Triton has no enumerate
+        x_ptrs = x_ptr + rows * stride_packs * VEC + n
+        fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
+        iteration += 1  # noqa: SIM113 - Triton has no enumerate
 
 
 @implementation("layer_norm", "triton.online", level="tiled", algorithm="row read twice: moments, output")
 def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A program reads its row twice: any row length."""
-    return norm.online(layer_norm_online_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
+    return norm.online(layer_norm_online_kernel, "layer_norm", eps, x, True, weight=weight, bias=bias)
 
 
 @implementation("layer_norm", "triton.onepass", level="tiled")

@@ -16,7 +16,9 @@ import triton.language as tl
 from compare.arguments import check_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.matmul import for_copy_engine, grouped_tile, lies_by_rows, matmul_persistent_kernel, scratch
+from triton_impl.counts import check_counts, check_strides
+from triton_impl.matmul import grouped_tile, matmul_persistent_kernel, matrix_for_tma
+from triton_impl.tma import allocate_descriptors_on
 
 LINEAR = tl.constexpr(-2.302208198)
 """-2 * log2(e) * (2 / pi)^(1/2)"""
@@ -125,6 +127,8 @@ def checked(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> tuple[int, 
     """M, N, K and an uninitialised y."""
     check_linear("linear_gelu", x, w, bias)
     (M, K), N = x.shape, w.shape[1]
+    check_counts(M=M, N=N, K=K)
+    check_strides(N, stride_bias=bias.stride(0))
     return M, N, K, torch.empty((M, N), dtype=x.dtype, device=x.device)
 
 
@@ -133,6 +137,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
     M, N, K, y = checked(x, w, bias)
     if y.numel() == 0:
         return y
+    check_strides(K, stride_xk=x.stride(1), stride_wk=w.stride(0))
     tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
     strides = (*x.stride(), *w.stride(), bias.stride(0))
@@ -153,10 +158,9 @@ def operands(
     x: torch.Tensor, w: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int], tuple[bool, bool]]:
     """x and w as TMA takes them, their leading strides, and whether each is row-major."""
-    x, w = for_copy_engine(x), for_copy_engine(w)
-    by_rows = lies_by_rows(x), lies_by_rows(w)
-    triton.set_allocator(scratch)
-    return (x, w), (x.stride(0 if by_rows[0] else 1), w.stride(0 if by_rows[1] else 1)), by_rows
+    (x, X_BY_ROWS, ldx), (w, W_BY_ROWS, ldw) = matrix_for_tma(x), matrix_for_tma(w)
+    allocate_descriptors_on(x.device)
+    return (x, w), (ldx, ldw), (X_BY_ROWS, W_BY_ROWS)
 
 
 @implementation(

@@ -27,6 +27,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from compare.arguments import check_product
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import check_counts, check_strides
+from triton_impl.tma import allocate_descriptors_on, for_tma
 
 
 @triton.jit
@@ -369,7 +371,13 @@ def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tens
     """M, N, K and an uninitialised c."""
     check_product("matmul", a, b)
     (M, K), N = a.shape, b.shape[1]
+    check_counts(M=M, N=N, K=K)
     return M, N, K, a.new_empty((M, N))
+
+
+def strides_of(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
+    check_strides(a.shape[1], stride_ak=a.stride(1), stride_bk=b.stride(0))
+    return (*a.stride(), *b.stride())
 
 
 MOST_PRODUCTS = 1 << 37
@@ -403,8 +411,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     tile = default_tile(a)
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
-    strides = (*a.stride(), *b.stride())
-    matmul_tiled_kernel[grid](a, b, c, M, N, K, *strides, **tile, num_warps=4, num_stages=4)
+    matmul_tiled_kernel[grid](a, b, c, M, N, K, *strides_of(a, b), **tile, num_warps=4, num_stages=4)
     return c
 
 
@@ -415,8 +422,9 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     tile = default_tile(a)
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
-    strides = (*a.stride(), *b.stride())
-    matmul_grouped_kernel[grid](a, b, c, M, N, K, *strides, **tile, GROUP_M=8, num_warps=4, num_stages=4)
+    matmul_grouped_kernel[grid](
+        a, b, c, M, N, K, *strides_of(a, b), **tile, GROUP_M=8, num_warps=4, num_stages=4
+    )
     return c
 
 
@@ -430,30 +438,17 @@ def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     def grid(tile: dict[str, int]) -> tuple[int]:
         return (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
 
-    matmul_autotuned_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride())
+    matmul_autotuned_kernel[grid](a, b, c, M, N, K, *strides_of(a, b))
     return c
 
 
-def lies_by_rows(x: torch.Tensor) -> bool:
-    """Whether ``x`` is row-major; else it is column-major."""
-    return x.stride(1) == 1 or x.stride(0) != 1
-
-
-def for_copy_engine(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows (or columns) are contiguous and 16-byte aligned, as TMA requires; else a copy."""
-    pack = 16 // x.element_size()
-    inner, outer = (1, 0) if lies_by_rows(x) else (0, 1)
-    pitch = x.stride(outer)
-    if x.stride(inner) == 1 and pitch % pack == 0 and pitch >= x.size(inner) and x.data_ptr() % 16 == 0:
-        return x
-    rows, columns = x.shape
-    padded = torch.empty((rows, triton.cdiv(columns, pack) * pack), dtype=x.dtype, device=x.device)
-    return padded[:, :columns].copy_(x)
-
-
-def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Memory in which a kernel builds its TMA descriptors."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
+def matrix_for_tma(x: torch.Tensor) -> tuple[torch.Tensor, bool, int]:
+    """``x`` or an aligned copy, whether it is row-major (else column-major), and its leading stride."""
+    if x.stride(1) == 1 or x.stride(0) != 1:
+        x = for_tma(x)
+        return x, True, x.stride(0)
+    x = for_tma(x.t()).t()
+    return x, False, x.stride(1)
 
 
 @implementation(
@@ -465,19 +460,18 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()  # TMA does not take an empty matrix
-    a, b = for_copy_engine(a), for_copy_engine(b)
+    (a, A_BY_ROWS, lda), (b, B_BY_ROWS, ldb) = matrix_for_tma(a), matrix_for_tma(b)
     narrow = a.dtype is not torch.float32
     tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if narrow else default_tile(a)
     tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
-    by_rows = lies_by_rows(a), lies_by_rows(b)
-    strides = a.stride(0 if by_rows[0] else 1), b.stride(0 if by_rows[1] else 1)
     C_ALIGNED = N * c.element_size() % 16 == 0
-    triton.set_allocator(scratch)
+    allocate_descriptors_on(a.device)
     programs = multiprocessors(a.device) * (1 if narrow else 4)
-    constants = {"C_ALIGNED": C_ALIGNED, **tile, "GROUP_M": 8, "FLATTEN": narrow}
+    constants = {"A_BY_ROWS": A_BY_ROWS, "B_BY_ROWS": B_BY_ROWS, "C_ALIGNED": C_ALIGNED, "FLATTEN": narrow}
     matmul_persistent_kernel[(min(programs, tiles),)](
-        a, b, c, M, N, K, *strides, *by_rows, **constants, num_warps=8 if narrow else 4, num_stages=3
-    )
+        a, b, c, M, N, K, lda, ldb, **constants, **tile, GROUP_M=8,
+        num_warps=8 if narrow else 4, num_stages=3,
+    )  # fmt: skip
     return c
 
 
@@ -502,14 +496,15 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    a, b = for_copy_engine(a), for_copy_engine(b)
-    by_rows = lies_by_rows(a), lies_by_rows(b)
+    (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
     BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 64, 4
-    a_desc = descriptor(a, by_rows[0], [BLOCK_M // 2, BLOCK_K])
-    b_desc = descriptor(b, by_rows[1], [BLOCK_K, BLOCK_N])
+    a_desc = descriptor(a, A_BY_ROWS, [BLOCK_M // 2, BLOCK_K])
+    b_desc = descriptor(b, B_BY_ROWS, [BLOCK_K, BLOCK_N])
     C_ALIGNED = N * c.element_size() % 16 == 0
     c_desc = descriptor(c, True, [BLOCK_M // 2, BLOCK_K]) if C_ALIGNED else None
     programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
     constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES}
-    matmul_gluon_kernel[(programs,)](a_desc, b_desc, c_desc, c, M, N, K, *by_rows, **constants, num_warps=4)
+    matmul_gluon_kernel[(programs,)](
+        a_desc, b_desc, c_desc, c, M, N, K, A_BY_ROWS, B_BY_ROWS, **constants, num_warps=4
+    )
     return c

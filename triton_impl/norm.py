@@ -5,6 +5,7 @@ The kernels are in ``layer_norm.py`` and ``rms_norm.py``.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -103,15 +104,20 @@ def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
     return Rows(x, tuple(values.contiguous() for values in parameters.values()), y)
 
 
-def online(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+def online(
+    kernel: Any, op: str, eps: float, x: torch.Tensor, by_vectors: bool = False, **parameters: torch.Tensor
+) -> torch.Tensor:
+    """Launch an online kernel; one that works by vectors takes their length as well."""
     rows = checked(op, x, **parameters)
     M, N = x.shape
     if rows.y.numel() == 0:
         return rows.y
     check_counts(N=N)
-    BLOCK_N = min(4096, triton.next_power_of_2(N))
-    num_warps = 16 if BLOCK_N == 4096 else 4
-    kernel[(M,)](*rows.tensors, N, rows.x.stride(0), eps, BLOCK_N=BLOCK_N, num_warps=num_warps)
+    tile = {"BLOCK_N": min(4096, triton.next_power_of_2(N))}
+    num_warps = 16 if tile["BLOCK_N"] == 4096 else 4
+    if by_vectors:
+        tile["VEC"] = math.gcd(N, 16 // x.element_size())
+    kernel[(M,)](*rows.tensors, N, rows.x.stride(0), eps, **tile, num_warps=num_warps)
     return rows.y
 
 

@@ -136,6 +136,8 @@ class Groups(NamedTuple):
 
 MOST_COLUMNS = 16384
 """Of a group: what registers hold."""
+MOST_GROUPS = (1 << 31) - (1 << 20)
+"""Numbers of groups are 32-bit, up to the end of the last iteration of all programs."""
 
 
 def checked(x: torch.Tensor, group: int) -> Groups:
@@ -151,8 +153,8 @@ def checked(x: torch.Tensor, group: int) -> Groups:
     if columns > MOST_COLUMNS:
         raise NotImplementedError(f"groups of {columns} columns: registers hold up to {MOST_COLUMNS}")
     of_row = triton.cdiv(K, max(columns, 1)) if group else 1
-    if M * of_row >= 1 << 31:
-        raise NotImplementedError(f"{M * of_row} groups: they are counted in 32 bits")
+    if M * of_row > MOST_GROUPS:
+        raise NotImplementedError(f"{M * of_row} groups: they are counted in 32 bits, at most {MOST_GROUPS}")
     values = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
     shape = (M, of_row) if group else (M,)
     return Groups(x, values, torch.empty(shape, dtype=torch.float32, device=x.device), columns, of_row)

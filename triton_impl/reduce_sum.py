@@ -77,7 +77,7 @@ def reduce_sum_last_block_kernel(
     """
     block = tl.program_id(0)
     tl.store(of_block_ptr + block, sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES))
-    # Release: whoever sees the count sees the sum.  Acquire: the last program sees all sums.
+    tl.debug_barrier()  # a program that sees the count must see the sum
     done = tl.atomic_add(blocks_done_ptr, 1, sem="acq_rel")
     if done == tl.num_programs(0) - 1:
         sums = tl.zeros([LANES], tl.float32)

@@ -225,20 +225,20 @@ def rms_norm_gluon_kernel(
     every_c = gl.arange(0, BLOCK_C, gl.SliceLayout(1, WORDS))[:, None]
 
     ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
-    for turn in gl.static_range(STAGES - 1):
-        rows = (first + turn * step + r)[:, None]
-        fetch(ring, turn, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+    for iteration in gl.static_range(STAGES - 1):
+        rows = (first + iteration * step + r)[:, None]
+        fetch(ring, iteration, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
     weights = gl.allocate_shared_memory(T, [1, BLOCK_N], DENSE)
     weights.store(of_columns(weight_ptr, n, N))
 
-    turn = 0
+    iteration = 0
     for m in range(first, M + step, step):
         old_m = m - step
         # Loaded now, used after the reduction, which takes as long as the load's latency.
         words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
         async_copy.wait_group(STAGES - 2)
         if m < M:
-            x = ring.index(turn % STAGES).load(TILE).to(gl.float32)
+            x = ring.index(iteration % STAGES).load(TILE).to(gl.float32)
             squares = gl.sum(x * x, axis=1)
             gl.store(of_chunk_ptr + (m + r) * chunks + c, pack(squares), mask=m + r < M)
         if old_m >= 0:
@@ -246,13 +246,14 @@ def rms_norm_gluon_kernel(
                 words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
             scale = scale_of_rows(words, every_c < chunks, N, eps)
             scale = gl.convert_layout(scale, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
-            x = ring.index((turn + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
+            x = ring.index((iteration + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
             y = x * scale * weights.load(TILE).to(gl.float32)
             rows = (old_m + r)[:, None]
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
-        fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
-        turn += 1  # noqa: SIM113 - Triton has no enumerate
+        x_ptrs = x_ptr + rows * stride_packs * VEC + n
+        fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
+        iteration += 1  # noqa: SIM113 - Triton has no enumerate
 
 
 @implementation(

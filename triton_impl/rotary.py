@@ -41,7 +41,7 @@ def rotary_pairs_kernel(
 
 
 @triton.jit
-def turn_heads(
+def rotate_heads(
     x_ptr, stride_xh, cos, sin, out_ptr, heads, half, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr
 ):
     """Rotate ``heads`` heads, BLOCK_H per iteration, with their cos[1,BLOCK_D] and sin[1,BLOCK_D]."""
@@ -73,8 +73,8 @@ def rotary_token_kernel(
     q_ptr += b * stride_qb + s * stride_qs
     k_ptr += b * stride_kb + s * stride_ks
     out_ptr += token * (H + Hk) * 2 * half
-    turn_heads(q_ptr, stride_qh, cos, sin, out_ptr, H, half, BLOCK_H, BLOCK_D)
-    turn_heads(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, Hk, half, BLOCK_HK, BLOCK_D)
+    rotate_heads(q_ptr, stride_qh, cos, sin, out_ptr, H, half, BLOCK_H, BLOCK_D)
+    rotate_heads(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, Hk, half, BLOCK_HK, BLOCK_D)
 
 
 def checked(

@@ -18,6 +18,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from compare.arguments import check_scaled_product
 from compare.device import multiprocessors
+from triton_impl.counts import check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
     MOST,
@@ -28,8 +29,8 @@ from triton_impl.matmul import (
     grouped_tile,
     grouped_tile_in_gluon,
     halves,
-    scratch,
 )
+from triton_impl.tma import allocate_descriptors_on, for_tma
 
 
 @triton.jit
@@ -259,6 +260,7 @@ def checked(op: str, matrices: Matrices) -> tuple[int, int, int, tl.dtype, torch
     check_scaled_product(op, taken, *matrices)
     a, b, _, _ = matrices
     (M, K), N = a.shape, b.shape[0]
+    check_counts(M=M, N=N, K=K)
     return M, N, K, SUM, torch.empty((M, N), dtype=torch.bfloat16, device=a.device)
 
 
@@ -267,6 +269,7 @@ def tiled(op: str, *matrices: torch.Tensor) -> torch.Tensor:
     M, N, K, SUM, c = checked(op, (a, b, scale_a, scale_b))
     if c.numel() == 0:
         return c
+    check_strides(K, stride_ak=a.stride(1), stride_bk=b.stride(1))
     BLOCK_M, BLOCK_N = 128, 128
     grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
     strides = (*a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride())
@@ -275,15 +278,6 @@ def tiled(op: str, *matrices: torch.Tensor) -> torch.Tensor:
         a, b, scale_a, scale_b, c, M, N, K, *strides, SUM, **tile, num_warps=4, num_stages=4
     )
     return c
-
-
-def for_tma(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows are contiguous and 16-byte aligned, as TMA requires, else such a copy."""
-    rows, columns = x.shape
-    if x.stride(1) == 1 and x.stride(0) % 16 == 0 and x.stride(0) >= columns and x.data_ptr() % 16 == 0:
-        return x
-    padded = torch.empty((rows, triton.cdiv(columns, 16) * 16), dtype=x.dtype, device=x.device)
-    return padded[:, :columns].copy_(x)
 
 
 WARPS_AND_STAGES = {256: (8, 3), 128: (8, 4), 64: (4, 8)}
@@ -319,7 +313,7 @@ def persistent(
     programs = min(processors, triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": 128, "GROUP_M": 8}
-    triton.set_allocator(scratch)
+    allocate_descriptors_on(a.device)
     scaled_matmul_persistent_kernel[(programs,)](
         a, b, scale_a, scale_b, c, M, N, K, *strides, SUM, C_ALIGNED=N % 8 == 0, **tile,
         num_warps=num_warps, num_stages=num_stages,

@@ -92,9 +92,9 @@ async_load = getattr(async_copy, "async_load", async_copy.async_copy_global_to_s
 
 
 @gluon.jit
-def fetch(ring, turn, x_ptrs, inside, STAGES: gl.constexpr):
+def fetch(ring, iteration, x_ptrs, inside, STAGES: gl.constexpr):
     """Start the asynchronous copies that fill an iteration's stage of the ring; zeros outside."""
-    async_load(ring.index(turn % STAGES), x_ptrs, mask=inside)
+    async_load(ring.index(iteration % STAGES), x_ptrs, mask=inside)
     async_copy.commit_group()
 
 

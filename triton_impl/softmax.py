@@ -196,18 +196,18 @@ def softmax_gluon_kernel(
     every_c = gl.arange(0, BLOCK_C, gl.SliceLayout(1, WORDS))[:, None]
 
     ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
-    for turn in gl.static_range(STAGES - 1):
-        rows = (first + turn * step + r)[:, None]
-        fetch(ring, turn, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+    for iteration in gl.static_range(STAGES - 1):
+        rows = (first + iteration * step + r)[:, None]
+        fetch(ring, iteration, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
 
-    turn = 0
+    iteration = 0
     for m in range(first, M + step, step):
         old_m = m - step
         # Loaded now, used after the reduction, which takes as long as the load's latency.
         words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
         async_copy.wait_group(STAGES - 2)
         if m < M:
-            x = gl.where(inside, ring.index(turn % STAGES).load(TILE).to(gl.float32), -float("inf"))
+            x = gl.where(inside, ring.index(iteration % STAGES).load(TILE).to(gl.float32), -float("inf"))
             chunk_max = gl.max(x, axis=1)
             chunk_sum = gl.sum(fast_expf(x - finite_shift(chunk_max)[:, None]), axis=1)
             gl.store(of_chunk_ptr + (m + r) * chunks + c, pack(chunk_max, chunk_sum), mask=m + r < M)
@@ -217,13 +217,14 @@ def softmax_gluon_kernel(
             row_max, row_sum = of_rows(words, every_c < chunks)
             row_max = gl.convert_layout(row_max, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
             row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
-            x = ring.index((turn + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
+            x = ring.index((iteration + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
             y = fast_expf(x - row_max) * (1.0 / row_sum)
             rows = (old_m + r)[:, None]
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
-        fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
-        turn += 1  # noqa: SIM113 - Triton has no enumerate
+        x_ptrs = x_ptr + rows * stride_packs * VEC + n
+        fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
+        iteration += 1  # noqa: SIM113 - Triton has no enumerate
 
 
 def checked(x: torch.Tensor) -> torch.Tensor:

@@ -44,6 +44,16 @@ def test_each_scale_counts_where_it_applies(impl: Implementation) -> None:
     assert torch.equal(found[:, 128:], wanted[:, 1:].expand(2, 2))
 
 
+@each_of(OP.name)
+def test_what_lies_beyond_the_columns_of_b_does_not_count(impl: Implementation) -> None:
+    """It is NaN, and a's rows are such that a copy with a zero in its place may be made of them."""
+    ones = torch.ones(66, 264).to(torch.float8_e4m3fn)
+    memory = torch.full((272, 136), float("nan")).to(torch.float8_e4m3fn)
+    memory[:264] = torch.ones(264, 136).to(torch.float8_e4m3fn)
+    found = impl.run(ones, memory.t()[:, :264], torch.ones(66, 3), torch.ones(2, 3))
+    assert torch.equal(found.float(), torch.full((66, 136), 264.0))
+
+
 # Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.
 @pytest.mark.parametrize("sizes", [(20, 200, 1100), (270, 131, 645)])
 @pytest.mark.parametrize(("BLOCK_N", "WAVES"), [tile[:2] for tile in PROMOTED_TILES])

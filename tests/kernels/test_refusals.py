@@ -15,6 +15,7 @@ from compare import registry
 from compare.model.op import Case, Implementation, UsageError, case
 from loops import for_each, for_each_of_group
 from on_device import argument_names, skip_unless_supported
+from rows import labelled
 
 pytestmark = pytest.mark.thorough
 
@@ -174,3 +175,56 @@ def test_a_case_that_is_none_is_refused(op: str, words: str, says: str) -> None:
     sizes |= {name: int(size) for name, size in (word.split("=") for word in words.split(","))}
     with pytest.raises(UsageError, match=says):
         described.make_inputs(case(described.dtypes[0], **sizes), torch.Generator(), torch.device("cpu"))
+
+
+OF_TILES = [
+    (op, f"triton.{name}")
+    for op, names in {
+        "matmul": ("tiled", "grouped", "autotuned"),
+        "linear_gelu": ("tensor_core",),
+        "int8_matmul": ("tiled",),
+        "fp8_block_matmul": ("tiled",),
+    }.items()
+    for name in names
+]
+
+
+def meta_inputs(op: str, **sizes: int) -> list[torch.Tensor]:
+    described = registry.get_op(op)
+    c = case(described.dtypes[-1], **sizes)
+    return list(described.make_inputs(c, torch.Generator(), torch.device("meta")))
+
+
+@pytest.mark.parametrize("operand", [0, 1])
+@pytest.mark.parametrize(("op", "label"), OF_TILES)
+def test_a_stride_whose_multiples_pass_32_bits_is_refused(op: str, label: str, operand: int) -> None:
+    """Offsets within a tile, and from one tile to the next, are 32-bit products."""
+    inputs = meta_inputs(op, M=16, N=128, K=256)
+    along_k = 0 if operand == 1 and op in ("matmul", "linear_gelu") else 1
+    strides = [1, 1]
+    strides[along_k] = 1 << 24
+    inputs[operand] = torch.empty_strided(
+        inputs[operand].shape, strides, dtype=inputs[operand].dtype, device="meta"
+    )
+    with pytest.raises(NotImplementedError, match=r"=16777216: 128 such steps pass 2\^31 - 1, "):
+        labelled(op, label).run(*inputs)
+
+
+@pytest.mark.parametrize(("op", "label"), OF_TILES)
+def test_a_size_that_loops_would_pass_in_32_bits_is_refused(op: str, label: str) -> None:
+    inputs = meta_inputs(op, M=1, N=1, K=1)
+    if op == "int8_matmul":  # no sum of so many terms is exact
+        op, inputs = "fp8_matmul", meta_inputs("fp8_matmul", M=1, N=1, K=1)
+    size = (1 << 31) - 128
+    inputs[0] = inputs[0].expand(1, size)
+    inputs[1] = inputs[1].expand((size, 1) if op in ("matmul", "linear_gelu") else (1, size))
+    if op == "fp8_block_matmul":
+        inputs[2:] = [scale.expand(1, size // 128) for scale in inputs[2:]]
+    with pytest.raises(NotImplementedError, match="=2147483520: a loop's last step would pass"):
+        labelled(op, label).run(*inputs)
+
+
+def test_groups_that_programs_would_count_beyond_32_bits_are_refused() -> None:
+    x = torch.empty((1 << 31) - 1, 1, dtype=torch.float16, device="meta")
+    with pytest.raises(NotImplementedError, match="2147483647 groups: they are counted in 32 bits, at most"):
+        labelled("quantize_fp8", "triton.pipelined").run(x, group=1)

@@ -1,0 +1,20 @@
+"""Host code of kernels that load and store by TMA (Tensor Memory Accelerator)."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+
+def for_tma(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows are contiguous, 16-byte aligned and apart, as TMA requires; else such a copy."""
+    vector, columns = 16 // x.element_size(), x.size(-1)
+    apart = all(stride >= columns and stride % vector == 0 for stride in x.stride()[:-1])
+    if apart and x.stride(-1) == 1 and x.data_ptr() % 16 == 0:
+        return x
+    return x.new_empty((*x.shape[:-1], triton.cdiv(columns, vector) * vector))[..., :columns].copy_(x)
+
+
+def allocate_descriptors_on(device: torch.device) -> None:
+    """Have kernels that build their own TMA descriptors do so in memory of this device."""
+    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
