@@ -1,5 +1,4 @@
-"""Compiler flags for g++, which builds the kernels for a CPU: apart from `cuda_impl.flags`, on which times
-depend."""
+"""Compiler flags for g++, which builds the kernels for a CPU.  No recorded time depends on them."""
 
 from __future__ import annotations
 
