@@ -195,8 +195,8 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
     tile = tile_of(M)
     tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
     programs = (4 if tile["BLOCK_M"] < 64 else 2) * multiprocessors(a.device)
-    wanted = min(programs // tiles, MOST_PARTS_BYTES // (4 * y.numel()))
-    splits = max(1, min(wanted, scales.shape[1]))
+    most = min(programs // tiles, MOST_PARTS_BYTES // (4 * y.numel()))
+    splits = max(1, min(most, scales.shape[1]))
     if splits == 1:
         return tiled(a, packed, scales, zeros)
     parts = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
@@ -220,6 +220,12 @@ QUARTERS = tl.constexpr(PIECE_N * GROUP.value // 4)
 """Numbers of 16 bits with four weights each, in a piece."""
 PIECE = tl.constexpr(PIECE_WORDS * 2)
 """The numbers of 16 bits in a piece."""
+PIECE_BITS = ("piece", "row_half", "warp", "quad", "in_quad", "word", "parity", "step", "k_half")
+"""Of a nibble's place in pieces, high to low.  Thread 32 * warp + 4 * quad + in_quad has 16 bytes, or four
+words, of each row_half."""
+ROW_BITS, K_BITS = ("piece", "warp", "row_half", "quad"), ("word", "step", "k_half", "in_quad", "parity")
+"""Of its row of the product and of its k, high to low: wgmma's operand in registers."""
+TO_OPERAND = tl.constexpr(tuple(PIECE_BITS.index(bits) for bits in ROW_BITS + K_BITS))
 Prepared = tuple[torch.Tensor, ...]
 
 
@@ -233,14 +239,14 @@ def w4a16_matmul_repack_pieces_kernel(
     tile, group = tl.program_id(0) // groups, tl.program_id(0) % groups
     pieces_ptr += tl.program_id(0).to(tl.int64) * (ROWS * WORDS + ROWS)
     n = tl.arange(0, ROWS * WORDS)
-    i, t, g, w, h = n % 4, n // 4 % 4, n // 16 % 8, n // 128 % 4, n // 512
-    row = (tile * ROWS + 16 * w + 2 * g + h).to(tl.int64)
+    word, in_quad, quad, warp, row_half = n % 4, n // 4 % 4, n // 16 % 8, n // 128 % 4, n // 512
+    row = (tile * ROWS + 16 * warp + 2 * quad + row_half).to(tl.int64)
     weights = tl.zeros([ROWS * WORDS], tl.int32)
-    for place in tl.static_range(4):
-        word = group * WORDS + 4 * i + place
-        inside = (row < N) & (word < words)
-        two = tl.load(packed_ptr + row * stride_pn + word * stride_pk, mask=inside, other=0) >> 8 * t
-        weights |= (two & 15) << 4 * place | (two >> 4 & 15) << 4 * place + 16
+    for eighth in tl.static_range(4):  # 2 * step + k_half
+        k8 = group * WORDS + 4 * word + eighth
+        inside = (row < N) & (k8 < words)
+        two = tl.load(packed_ptr + row * stride_pn + k8 * stride_pk, mask=inside, other=0) >> 8 * in_quad
+        weights |= (two & 15) << 4 * eighth | (two >> 4 & 15) << 4 * eighth + 16
     tl.store(pieces_ptr + n, weights)
     r = tl.arange(0, ROWS)
     row = (tile * ROWS + r).to(tl.int64)
@@ -251,12 +257,10 @@ def w4a16_matmul_repack_pieces_kernel(
 
 def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> Prepared:
     """What `transposed` takes as prepared: pieces[N/64,K/128,1088] in the order of wgmma's operand in
-    registers, and a counter for each tile, 0 between calls.
+    registers (`PIECE_BITS`), and a counter for each tile, 0 between calls.
 
-    Thread 32 * w + 4 * g + t of four warps holds 16 bytes of row 16 * w + 2 * g + h for each h of 0 and 1.
-    Bits 16 * e + 8 * j + 4 * b of word i are its weight k = 32 * i + 16 * j + 8 * b + 2 * t + e.
-
-    Calls with the same tensors must not overlap, as their programs share the counters.
+    Calls with the same tensors must not overlap, as their programs share the counters.  An aborted launch
+    leaves them set: repack.
     """
     N, groups = scales.shape
     tiles = triton.cdiv(N, PIECE_N)
@@ -298,7 +302,7 @@ FOUR_FP16, FOUR_BF16 = (tl.constexpr(_FOUR.format(origin)) for origin in ("0x640
 
 @triton.jit
 def four_of(quarters, dtype: tl.constexpr):
-    """The four weights of each number of 16 bits, in two dimensions of 2: ORIGIN + q, in that dtype."""
+    """The four weights of each number of 16 bits, in dimensions step and k_half: ORIGIN + q, in dtype."""
     ORIGIN: tl.constexpr = 0x6400 if dtype == tl.float16 else 0x4300
     if INTERPRETED:
         q0, q1 = quarters & 15 | ORIGIN, quarters >> 4 & 15 | ORIGIN
@@ -313,7 +317,7 @@ def four_of(quarters, dtype: tl.constexpr):
             is_pure=True,
             pack=2,
         )
-    halves = tl.join(tl.join(q0, q1), tl.join(q2, q3))
+    halves = tl.join(tl.join(q0, q2), tl.join(q1, q3))
     return halves.to(tl.int16).to(dtype, bitcast=True)
 
 
@@ -334,25 +338,27 @@ def w4a16_matmul_transposed_kernel(
     tiles_m, groups = tl.cdiv(M, BLOCK_M), tl.cdiv(K, GROUP)
     first, end = groups * split // splits, groups * (split + 1) // splits
     begin_m, piece = tile % tiles_m * BLOCK_M, tile // tiles_m * PIECES
-    row = tl.arange(0, BLOCK_N)  # of the product, and its column of y
+    # Row 16 * warp + 8 * row_half + quad of wgmma is column 16 * warp + 2 * quad + row_half of y: a
+    # thread's two rows are neighbouring columns.
+    row = tl.arange(0, BLOCK_N)
     column = row // 16 * 16 + row % 8 * 2 + row // 8 % 2
     # The last tile's pieces past the end are those of the last one; they are not stored.
     last = tl.cdiv(N, ROWS) - 1
-    of_piece = tl.minimum(piece + tl.arange(0, PIECES), last).to(tl.int64) * groups + first
-    quarter_ptrs = pieces_ptr + of_piece[:, None] * PIECE + tl.arange(0, QUARTERS)[None, :]
-    of_row = tl.minimum(piece + row // ROWS, last).to(tl.int64) * groups + first
+    piece_index = tl.minimum(piece + tl.arange(0, PIECES), last).to(tl.int64) * groups + first
+    quarter_ptrs = pieces_ptr + piece_index[:, None] * PIECE + tl.arange(0, QUARTERS)[None, :]
+    row_index = tl.minimum(piece + row // ROWS, last).to(tl.int64) * groups + first
     word_ptrs = (
-        pieces_ptr.to(tl.pointer_type(tl.int32)) + of_row * (PIECE // 2) + QUARTERS // 2 + column % ROWS
+        pieces_ptr.to(tl.pointer_type(tl.int32)) + row_index * (PIECE // 2) + QUARTERS // 2 + column % ROWS
     )
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     for group in range(first, end):
         a = a_desc.load([begin_m, group * GROUP])
-        # Dimensions PIECES, h, w, g, t, i, e, b, j: to rows PIECES, w, h, g, and k of i, j, b, t, e.
+        # Dimensions of PIECE_BITS, then of ROW_BITS and K_BITS: no element leaves its thread.
         q = four_of(tl.load(quarter_ptrs), dtype).reshape(PIECES, 2, 4, 8, 4, 4, 2, 2, 2)
-        w = q.permute(0, 2, 1, 3, 5, 8, 7, 4, 6).reshape(BLOCK_N, GROUP)
-        both = tl.load(word_ptrs)
-        w -= (both >> 16 | ORIGIN).to(tl.int16).to(dtype, bitcast=True)[:, None]
-        scale = both.to(tl.int16).to(dtype, bitcast=True)
+        w = q.permute(TO_OPERAND.value).reshape(BLOCK_N, GROUP)
+        scale_words = tl.load(word_ptrs)
+        w -= (scale_words >> 16 | ORIGIN).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        scale = scale_words.to(tl.int16).to(dtype, bitcast=True)
         if SCALED:
             total = tl.dot(w * scale[:, None], a.T, total)
         else:

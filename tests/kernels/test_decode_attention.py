@@ -108,3 +108,16 @@ def test_the_fewest_splits_that_fill_the_last_wave(
     """The same in Triton and CUDA; from C++ the same bits show it."""
     for module in (triton_impl.decode_attention, cuda_impl.launches.decode_attention):
         assert module.splits_of(units, tiles, blocks, sequences) == splits
+
+
+def test_triton_refuses_offsets_within_a_page_beyond_32_bits() -> None:
+    """15 times the first distance of tokens is below 2^31, and 15 times the second is not."""
+    q, k, v, table, lengths = (x.to("meta") for x in made(torch.device("cpu")))
+    taken, refused = (
+        k.new_empty_strided(k.shape, (Hk * D, step, D, 1)) for step in (143_165_576, 143_165_584)
+    )
+    triton_impl.decode_attention.ready(q, taken, v, table, lengths)
+    with pytest.raises(NotImplementedError, match=r"^k_pages: .* 2147483760 elements apart"):
+        triton_impl.decode_attention.ready(q, refused, v, table, lengths)
+    with pytest.raises(NotImplementedError, match=r"^v_pages: "):
+        triton_impl.decode_attention.ready(q, k, refused, table, lengths)

@@ -16,24 +16,29 @@ __device__ __forceinline__ int skew(const T* ptr) {
     return int(reinterpret_cast<unsigned long long>(ptr) / sizeof(T) % 8);
 }
 
-// Contiguous matrices, row- or column-major, form one run of elements, which 16-byte vectors cover at any
-// alignment. Starts cp.async of the vectors that cover `matrices` matrices from `first` on, into the space of
-// their tiles, of ROOM elements. Returns the first matrix's new address. Returns the old one if the matrices
-// are not contiguous, do not fit, or share a vector with memory outside the operand.
-template <int ROOM, typename T>
-__device__ __forceinline__ const T* fetch_run(T* tiles, const T* ptr, index_t first, int matrices, index_t B,
-                                              int N, const Strides& stride) {
-    const T* run = ptr + first * stride.matrix;
-    const int before = skew(run), end = (before + matrices * N * N + 7) / 8 * 8;
-    const T* vectors = run - before;
-    const bool by_rows = stride.row == N && stride.column == 1;
-    const bool by_columns = stride.row == 1 && stride.column == N;
-    const bool dense = stride.matrix == N * N && (by_rows || by_columns);
-    const bool whole = ptr <= vectors && vectors + end <= ptr + B * N * N;
-    if (!dense || !whole || end > ROOM) return run;
-    for (int e = threadIdx.x * 8; e < end; e += blockDim.x * 8) cp_async_16(tiles + e, vectors + e, 16);
-    return tiles + before;
-}
+// `matrices` matrices of an operand from matrix `m` on. Contiguous ones, row- or column-major, form one run
+// of elements, which 16-byte vectors cover at any alignment.
+template <typename T>
+struct Run {
+    const T* first;   // of matrix m, in global memory
+    int before, end;  // elements of the vectors before `first`, and of all of them
+    bool covered;     // the matrices are contiguous, and no vector has memory outside the operand
+
+    __device__ __forceinline__ Run(const T* ptr, index_t m, int matrices, index_t B, int N,
+                                   const Strides& stride)
+        : first(ptr + m * stride.matrix), before(skew(first)), end((before + matrices * N * N + 7) / 8 * 8) {
+        const bool by_rows = stride.row == N && stride.column == 1;
+        const bool by_columns = stride.row == 1 && stride.column == N;
+        const bool whole = ptr <= first - before && first - before + end <= ptr + B * N * N;
+        covered = stride.matrix == N * N && (by_rows || by_columns) && whole;
+    }
+    // Starts cp.async of the vectors, and returns the new address of matrix m.
+    __device__ __forceinline__ const T* fetch(T* to) const {
+        const T* from = first - before;
+        for (int e = threadIdx.x * 8; e < end; e += blockDim.x * 8) cp_async_16(to + e, from + e, 16);
+        return to + before;
+    }
+};
 
 // Builds the tiles of matrices of any layout; `ptr` is the first, in global or shared memory. A thread has
 // the vectors that fetch_tiles gives it, and loads them element by element into registers, so that many loads
@@ -85,8 +90,11 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_any_lay
     const index_t first = index_t(blockIdx.x) * MATRICES;
     const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
     const int matrices = B - first < MATRICES ? int(B - first) : MATRICES;
-    const T* a_from = fetch_run<OPERAND>(a_tiles, a_ptr, first, matrices, B, N, a_stride);
-    const T* b_from = fetch_run<OPERAND>(b_tiles, b_ptr, first, matrices, B, N, b_stride);
+    // A run is fetched into the space of its tiles if it fits; else elements are read from global memory.
+    const Run<T> a(a_ptr, first, matrices, B, N, a_stride);
+    const T* a_from = a.covered && a.end <= OPERAND ? a.fetch(a_tiles) : a.first;
+    const Run<T> b(b_ptr, first, matrices, B, N, b_stride);
+    const T* b_from = b.covered && b.end <= OPERAND ? b.fetch(b_tiles) : b.first;
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();

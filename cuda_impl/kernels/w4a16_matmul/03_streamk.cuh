@@ -34,20 +34,20 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_kernel(
     }
     weights_ptr[index] = make_uint4(paired[0], paired[1], paired[2], paired[3]);
     if (lane % 4 == 0) {
-        unsigned both = 0;
+        unsigned scale_word = 0;
         if (n < N) {
-            both = scales_ptr[n * stride_sn + group * stride_sk] |
-                   static_cast<unsigned>(zeros_ptr[n * stride_zn + group * stride_zk]) << 16;
+            scale_word = scales_ptr[n * stride_sn + group * stride_sk] |
+                         static_cast<unsigned>(zeros_ptr[n * stride_zn + group * stride_zk]) << 16;
         }
-        scale_words_ptr[group * rows + n] = both;
+        scale_words_ptr[group * rows + n] = scale_word;
     }
 }
 
 // a[M,K], weights[N/8,K/128,32], scale_words[K/128,8*(N/8)] -> y[M,N]. Grid: at most one block per
 // multiprocessor, and per group of the sequence. A warp has BLOCK_N / WARPS columns, all rows. The block that
 // has the last group of a tile adds the partial sums of the others, parts[blocks,BLOCK_M*BLOCK_N] in fp32,
-// and writes y. It waits for blocks with smaller numbers only, which are resident before it. ready[blocks] is
-// 0 before and after. Rows of a are 16-byte aligned.
+// and writes y. ready[blocks] is 0 before and after; share.cuh says what the wait relies on. Rows of a are
+// 16-byte aligned.
 template <typename T, int BLOCK_M, int BLOCK_N, int WARPS, int STAGES>
 __global__ __launch_bounds__(WARPS* WARP) void w4a16_matmul_streamk_kernel(
     const T* a_ptr, const uint4* weights_ptr, const unsigned* scale_words_ptr, T* y_ptr, float* parts_ptr,

@@ -8,11 +8,9 @@
 
 #include "w4a16_matmul/pieces.cuh"
 
-// packed[N,K/8], scales[N,K/128], zeros[N,K/128] -> pieces[N/64,K/128] of PIECE_BYTES: the 16 bytes of each
-// thread of a warpgroup for its even column, those for its odd column, and the columns' scales with zero
-// points above. Thread 32 * w + 4 * g + t has columns 16 * w + 2 * g and the next, and of each 16 of K those
-// of mma's operand: 2 * t, the next, and 8 further. Sizes are rounded up; what is added is 0. Grid: a thread
-// per 16 bytes of weights.
+// packed[N,K/8], scales[N,K/128], zeros[N,K/128] -> pieces[N/64,K/128] of PIECE_BYTES: weights in the order
+// of pieces.cuh, and the columns' scales with zero points above. Sizes are rounded up; what is added is 0.
+// Grid: a thread per 16 bytes of weights.
 template <int THREADS>
 __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
     const unsigned* packed_ptr, const unsigned short* scales_ptr, const unsigned char* zeros_ptr,
@@ -22,11 +20,11 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
     const index_t index = static_cast<index_t>(blockIdx.x) * THREADS + threadIdx.x;
     const index_t piece = index / PIECE_VECTORS, group = piece % groups, begin_n = piece / groups * PIECE_N;
     if (begin_n >= N) return;
-    const int vector = static_cast<int>(index % PIECE_VECTORS), odd = vector / (PIECE_VECTORS / 2);
+    const int vector = static_cast<int>(index % PIECE_VECTORS), row_half = vector / (PIECE_VECTORS / 2);
     const int thread = vector % (PIECE_VECTORS / 2), lane = thread % WARP;
-    const index_t n = begin_n + thread / WARP * 16 + lane / 4 * 2 + odd;
+    const index_t n = begin_n + thread / WARP * 16 + lane / 4 * 2 + row_half;
     unsigned paired[4] = {};
-    for (int i = 0; i < 16; ++i) {  // the thread's pair of each 8 of K
+    for (int i = 0; i < 16; ++i) {  // number 4 * word + 2 * step + k_half: a pair of each 8 of K
         const index_t word = group * (GROUP / NIBBLES) + i;
         const unsigned in_order = n < N && word < words ? packed_ptr[n * stride_pn + word * stride_pk] : 0;
         const unsigned two = in_order >> lane % 4 * 8;
@@ -35,12 +33,12 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
     unsigned char* const to = pieces_ptr + piece * PIECE_BYTES;
     reinterpret_cast<uint4*>(to)[vector] = make_uint4(paired[0], paired[1], paired[2], paired[3]);
     if (lane % 4 == 0) {
-        unsigned both = 0;
+        unsigned scale_word = 0;
         if (n < N) {
-            both = scales_ptr[n * stride_sn + group * stride_sk] |
-                   static_cast<unsigned>(zeros_ptr[n * stride_zn + group * stride_zk]) << 16;
+            scale_word = scales_ptr[n * stride_sn + group * stride_sk] |
+                         static_cast<unsigned>(zeros_ptr[n * stride_zn + group * stride_zk]) << 16;
         }
-        reinterpret_cast<unsigned*>(to + PIECE_VECTORS * 16)[n - begin_n] = both;
+        reinterpret_cast<unsigned*>(to + PIECE_VECTORS * 16)[n - begin_n] = scale_word;
     }
 }
 

@@ -1,9 +1,12 @@
 // What transposed and wide share (sm_90a): the layout of repacked weights, wgmma's operands from them, and
 // what becomes of sums.
 //
-// A piece is a group of 64 columns of y, the rows of a wgmma. Thread 32 * w + 4 * g + t of a warpgroup has
-// columns 16 * w + 2 * g and the next. To wgmma they are rows 16 * w + g and 8 further: their order is free,
-// and so a thread's two columns are neighbours in y.
+// A piece is a group of 64 columns of y, the rows of a wgmma. Bits of a nibble's place in it, high to low:
+//     row_half 1 | warp 2 | quad 3 | in_quad 2 | word 2 | parity 1 | step 1 | k_half 1
+// Thread 32 * warp + 4 * quad + in_quad has wgmma's rows 16 * warp + 8 * row_half + quad. Their order is
+// free: they are columns 16 * warp + 2 * quad + row_half of y, so that a thread's two are neighbours. Of a
+// group it has k = 32 * word + 16 * step + 8 * k_half + 2 * in_quad + parity. docs/ops/w4a16_matmul.md has
+// the picture.
 #pragma once
 
 #include "w4a16_matmul/hopper_ptx.cuh"
@@ -45,7 +48,7 @@ __device__ __forceinline__ matrix_t descriptor_at(matrix_t first, unsigned lower
     return (first >> 32 << 32) | (lower + (bytes >> 4));
 }
 
-// A thread's part of a piece: 32 weights of each of two columns.
+// A thread's part of a piece: 32 weights of each row_half.
 struct Quantized64 {
     uint4 words[2];
     unsigned scale_words[2];
@@ -59,19 +62,20 @@ struct Quantized64 {
     }
 };
 
-// wgmma's operands of a group, eight steps of 16 of K: q - zero, exact.
+// wgmma's operands of a group, q - zero, exact: operand[2 * word + step][2 * k_half + row_half].
 template <typename T>
 __device__ __forceinline__ void dequantize_piece(unsigned (&operand)[GROUP / 16][4], const Quantized64& w) {
 #pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-        const unsigned bias = bias_of<T>(w.scale_words[odd] >> 16);
-        const unsigned words[4] = {w.words[odd].x, w.words[odd].y, w.words[odd].z, w.words[odd].w};
+    for (int row_half = 0; row_half < 2; ++row_half) {
+        const unsigned bias = bias_of<T>(w.scale_words[row_half] >> 16);
+        const uint4 four = w.words[row_half];
+        const unsigned words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            unsigned pair[4];
+            unsigned pair[4];  // number 2 * step + k_half
             dequantize<T>(pair, words[i], bias);
-            operand[2 * i][odd] = pair[0], operand[2 * i][2 + odd] = pair[1];
-            operand[2 * i + 1][odd] = pair[2], operand[2 * i + 1][2 + odd] = pair[3];
+            operand[2 * i][row_half] = pair[0], operand[2 * i][2 + row_half] = pair[1];
+            operand[2 * i + 1][row_half] = pair[2], operand[2 * i + 1][2 + row_half] = pair[3];
         }
     }
 }

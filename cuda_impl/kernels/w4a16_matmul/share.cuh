@@ -1,5 +1,12 @@
 // Stream-K: the groups of all tiles are one sequence, divided evenly among the blocks. Source: Osama et al.,
 // "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU" (2023).
+//
+// Invariants. Blocks wait only for partial sums of blocks with smaller numbers. The wait ends if all blocks
+// are resident: a GPU that runs nothing else has room for the grid. Beside other kernels it relies on blocks
+// that start in the order of their numbers, which CUDA does not document. Flags belong to the prepared
+// weights and are 0 between calls. Concurrent calls with the same weights clear each other's flags: one adds
+// sums that are not written yet, the other waits forever. An aborted launch leaves flags set: prepare the
+// weights again.
 #pragma once
 
 #include "common.cuh"
