@@ -70,20 +70,6 @@ NAME_INSTEAD = {
 }
 """Identifiers, each with the field's noun."""
 
-NOT_YET_RENAMED: dict[str, str] = {
-    "AsTheyAre": "matmul/08_tensor_core matmul/13_tma_store matmul/tiles",
-    "TilePlace": "fp8_block_matmul/01_specialized fp8_block_matmul/02_persistent "
-    "fp8_block_matmul/03_prefetched fp8_block_matmul/04_multicast int8_matmul/02_tensor_core "
-    "matmul/07_pipelined matmul/08_tensor_core matmul/11_persistent matmul/12_multicast matmul/13_tma_store "
-    "matmul/tiles scaled_matmul/03_persistent scaled_matmul/04_multicast scaled_matmul/05_promoted",
-    "heard": "cross_entropy layer_norm rms_norm softmax/04_cluster",
-    "look_early": "softmax/03_split softmax/05_ring softmax/exchange",
-    "nothing_seen": "cross_entropy running softmax/01_online softmax/03_split softmax/04_cluster "
-    "softmax/05_ring softmax/exchange",
-    "place_of": "decode_attention/tile fp8_block_matmul/03_prefetched fp8_block_matmul/04_multicast",
-    "turn_heads": "rotary",
-}
-"""Names that are left, each with its headers in cuda_impl/kernels: to be deleted with the last."""
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -182,7 +168,7 @@ def test_names_are_the_field_s() -> None:
             for name in names(path):
                 if any(re.fullmatch(words, name) for words in NAME_INSTEAD):
                     used.setdefault(name, []).append(file)
-    assert {name: " ".join(files) for name, files in used.items()} == NOT_YET_RENAMED, NAME_INSTEAD
+    assert not used, NAME_INSTEAD
 
 
 def test_names_are_found(tmp_path: Path) -> None:

@@ -26,12 +26,7 @@ import triton.language as tl
 from compare.arguments import check_pages
 from compare.device import multiprocessors
 from compare.registry import implementation
-
-
-@triton.jit
-def finite_shift(maximum):
-    """The shift before exp2: 0 if the maximum is -inf, where exp2(-inf - -inf) would be NaN instead of 0."""
-    return tl.where(maximum == -float("inf"), 0.0, maximum)
+from triton_impl.softmax import finite_shift
 
 
 @triton.jit

@@ -3,8 +3,9 @@
 // With LAG 2 and SLOTS 3, c0, c1 ... being the block's chunks:
 //   iteration   0         1         2         3         4
 //   reduces     c0        c1        c2        c3        c4
-//   writes                          c0        c1        c2       then TMA refills its slot: c3, c4, c5
-// Loads stall neither for stores nor for other blocks.
+//   writes      -         -         c0        c1        c2
+//   refills     -         -         c3        c4        c5
+// TMA refills the slot of the chunk that was written. Loads stall neither for stores nor for other blocks.
 //
 // A row has at most (LAG - 1) * gridDim.x chunks: before a block waits for a row, every block can have
 // published its chunks of it in an earlier iteration. Rows of x are 16-byte aligned; N is a multiple of VEC.
