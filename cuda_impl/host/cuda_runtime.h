@@ -17,10 +17,11 @@ inline thread_local std::string last_error;
 }  // namespace host
 
 template <typename... Parameters, typename... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
-                               Arguments&&... arguments) {
-    host::last_error = host::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                                    std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
+cudaError_t cudaLaunchKernelEx(
+    const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+    host::last_error = host::launch(
+        kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes,
+        std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
     return host::last_error.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 

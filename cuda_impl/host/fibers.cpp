@@ -50,8 +50,8 @@ void before_switch([[maybe_unused]] void** fake_stack, [[maybe_unused]] const St
 
 void after_switch([[maybe_unused]] void* fake_stack, [[maybe_unused]] Stack* from) {
 #ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(fake_stack, from ? &from->bottom : nullptr,
-                                    from ? &from->bytes : nullptr);
+    __sanitizer_finish_switch_fiber(
+        fake_stack, from ? &from->bottom : nullptr, from ? &from->bytes : nullptr);
 #endif
 }
 
@@ -229,8 +229,9 @@ std::uint64_t blocks_run = 0, launches_run = 0;
 
 class Launch {
   public:
-    Launch(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
-           const void* object)
+    Launch(
+        dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
+        const void* object)
         : grid(grid), block(block), shared_bytes(shared_bytes), thread(thread), state(state), object(object) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
         reverse = order != nullptr && std::strstr(order, "reverse") != nullptr;
@@ -288,8 +289,8 @@ class Launch {
             while (!failed() && next_block_ < blocks()) {
                 const std::uint64_t linear = next_block_++;
                 const std::uint64_t plane = std::uint64_t(grid.x) * grid.y;
-                const uint3 index = {unsigned(linear % grid.x), unsigned(linear % plane / grid.x),
-                                     unsigned(linear / plane)};
+                const uint3 index = {
+                    unsigned(linear % grid.x), unsigned(linear % plane / grid.x), unsigned(linear / plane)};
                 if (!slot.run(index)) break;
                 idle_turns_ = 0;
             }
@@ -342,8 +343,9 @@ class Launch {
 
 Block::Block(Launch& launch) : launch_(launch), fibers_(launch.threads()) {
     const unsigned threads = launch.threads();
-    void* memory = mmap(nullptr, STACK_BYTES * threads, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(
+        nullptr, STACK_BYTES * threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        -1, 0);
     if (memory == MAP_FAILED) {
         launch_.fail("no address space for the stacks of " + std::to_string(threads) + " threads");
         return;
@@ -351,8 +353,8 @@ Block::Block(Launch& launch) : launch_(launch), fibers_(launch.threads()) {
     stacks_ = static_cast<char*>(memory);
     for (unsigned i = 0; i < threads; ++i) {
         fibers_[i].linear = i;
-        fibers_[i].index = {i % launch.block.x, i / launch.block.x % launch.block.y,
-                            i / (launch.block.x * launch.block.y)};
+        fibers_[i].index = {
+            i % launch.block.x, i / launch.block.x % launch.block.y, i / (launch.block.x * launch.block.y)};
         fibers_[i].stack = {stacks_ + STACK_BYTES * i, STACK_BYTES};
         order_.push_back(&fibers_[launch.reverse ? threads - 1 - i : i]);
     }
@@ -408,8 +410,9 @@ bool Block::run(uint3 index) {
         }
     }
     if (wrote_past_shared()) {
-        launch_.fail(place() + " wrote past its " + std::to_string(launch_.shared_bytes) +
-                     " bytes of dynamic shared memory: launch with shared_mem=BYTES");
+        launch_.fail(
+            place() + " wrote past its " + std::to_string(launch_.shared_bytes) +
+            " bytes of dynamic shared memory: launch with shared_mem=BYTES");
         return false;
     }
     return true;
@@ -596,8 +599,9 @@ void Block::named_barrier(unsigned id, unsigned threads, bool waits, const char*
     NamedBarrier& barrier = named_barriers_[id];
     if (barrier.arrived == 0) barrier.threads = threads;
     if (barrier.threads != threads) {
-        fail(std::string(call) + ": barrier " + std::to_string(id) + " is one of " +
-             std::to_string(barrier.threads) + " threads, got " + std::to_string(threads));
+        fail(
+            std::string(call) + ": barrier " + std::to_string(id) + " is one of " +
+            std::to_string(barrier.threads) + " threads, got " + std::to_string(threads));
     }
     if (++barrier.arrived == threads) {
         barrier.arrived = 0;
@@ -630,16 +634,17 @@ void Block::moment(Moment& now) {
     if (static_shared_.start == nullptr && static_shared_.bytes != 0) {
         static_shared_ = thread_locals(launch_.object);
     }
-    now = {running_->linear,
-           barrier_.round,
-           running_->met,
-           wakes_,
-           number_,
-           launch_.number,
-           static_cast<const char*>(stacks_),
-           STACK_BYTES * fibers_.size(),
-           {static_cast<const char*>(static_shared_.start), static_cast<const char*>(shared_.get())},
-           {static_shared_.bytes, launch_.shared_bytes}};
+    now = {
+        running_->linear,
+        barrier_.round,
+        running_->met,
+        wakes_,
+        number_,
+        launch_.number,
+        static_cast<const char*>(stacks_),
+        STACK_BYTES * fibers_.size(),
+        {static_cast<const char*>(static_shared_.start), static_cast<const char*>(shared_.get())},
+        {static_shared_.bytes, launch_.shared_bytes}};
 }
 
 // A thread that has returned no longer counts in barriers.
@@ -705,8 +710,8 @@ class Stoppable {
     struct sigaction before_;
 };
 
-std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
-                const void* object) {
+std::string run(
+    dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state, const void* object) {
     const Stoppable stoppable;
     return Launch(grid, block, shared_bytes, thread, state, object).run();
 }

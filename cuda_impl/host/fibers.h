@@ -35,8 +35,8 @@ constexpr unsigned LANES = 32;
 // Runs thread(state) for every thread of every block. Returns an empty string, or an error message. `object`
 // is any address within the shared object whose thread-local variables are all __shared__: they are
 // overwritten before every block, so that no block reads what a previous one left. Null disables that.
-std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
-                const void* object);
+std::string run(
+    dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state, const void* object);
 
 // ---- functions for the running thread; `call` is the CUDA function's name for the deadlock message ----
 

@@ -147,8 +147,8 @@ inline void load_box(char* to, const Map& map, int row, int head, int batch) {
 
 }  // namespace host
 
-inline void head_copy_to_shared(void* to, const TensorMap* from, int row, int head, int batch,
-                                mbarrier_t* ptr) {
+inline void head_copy_to_shared(
+    void* to, const TensorMap* from, int row, int head, int batch, mbarrier_t* ptr) {
     if (shared_address(to) % 1024 != 0)
         host::fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
     const host::Map map = host::map_of(from);

@@ -35,8 +35,8 @@ std::string in_python(const Parameter& parameter) {
 }
 
 // Empty if the arguments are what the kernel takes, else an error message.
-std::string unfit(const Parameter* parameters, std::size_t takes, const Argument* arguments,
-                  std::size_t count) {
+std::string unfit(
+    const Parameter* parameters, std::size_t takes, const Argument* arguments, std::size_t count) {
     if (count != takes) {
         return "takes " + std::to_string(takes) + " arguments, got " + std::to_string(count);
     }
@@ -70,8 +70,9 @@ std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes) {
     return "";
 }
 
-int answer(const Request& request, const Parameter* parameters, std::size_t count, void (*thread)(void*),
-           void* state) {
+int answer(
+    const Request& request, const Parameter* parameters, std::size_t count, void (*thread)(void*),
+    void* state) {
     const dim3 grid(request.grid[0], request.grid[1], request.grid[2]);
     const dim3 block(request.block[0], request.block[1], request.block[2]);
     std::string error = unfit(parameters, count, request.arguments, request.count);

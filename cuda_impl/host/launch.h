@@ -16,8 +16,9 @@ namespace host {
 std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes);
 
 template <typename... Parameters>
-std::string launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                   const std::tuple<Parameters...>& arguments, const void* object = nullptr) {
+std::string launch(
+    void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+    const std::tuple<Parameters...>& arguments, const void* object = nullptr) {
     const std::string error = invalid(grid, block, shared_bytes);
     if (!error.empty()) return error;
     auto thread = [&] { std::apply(kernel, arguments); };
@@ -73,8 +74,9 @@ struct Request {
 };
 
 // Validates the request and runs thread(state) for every thread. Returns 1 on error.
-int answer(const Request& request, const Parameter* parameters, std::size_t count, void (*thread)(void*),
-           void* state);
+int answer(
+    const Request& request, const Parameter* parameters, std::size_t count, void (*thread)(void*),
+    void* state);
 
 template <typename... Parameters, std::size_t... Index>
 int launch_packed(void (*kernel)(Parameters...), const Request& request, std::index_sequence<Index...>) {
@@ -93,13 +95,13 @@ int launch_packed(void (*kernel)(Parameters...), const Request& request) {
 
 // The only export of a shared object made for Python: `error` receives the error message.
 // The kernel is named outside of the function, whose parameters may have the kernel's name.
-#define HOST_ENTRY(...)                                                                               \
-    static const auto host_kernel = &__VA_ARGS__;                                                     \
-    extern "C" int host_launch(const unsigned* grid, const unsigned* block, std::size_t shared_bytes, \
-                               const host::Argument* arguments, std::size_t count, char* error,       \
-                               std::size_t error_bytes) {                                             \
-        const host::Request request = {                                                               \
-            grid,  block, shared_bytes, arguments,                                                    \
-            count, error, error_bytes,  reinterpret_cast<const void*>(&host_launch)};                 \
-        return host::launch_packed(host_kernel, request);                                             \
+#define HOST_ENTRY(...)                                                                             \
+    static const auto host_kernel = &__VA_ARGS__;                                                   \
+    extern "C" int host_launch(                                                                     \
+        const unsigned* grid, const unsigned* block, std::size_t shared_bytes,                      \
+        const host::Argument* arguments, std::size_t count, char* error, std::size_t error_bytes) { \
+        const host::Request request = {                                                             \
+            grid,  block, shared_bytes, arguments,                                                  \
+            count, error, error_bytes,  reinterpret_cast<const void*>(&host_launch)};               \
+        return host::launch_packed(host_kernel, request);                                           \
     }

@@ -68,8 +68,9 @@ bool is_shared(const Moment& now, unsigned kind, std::uintptr_t address) {
     return shared != 0 && shared <= address && address < shared + now.shared_bytes[kind];
 }
 
-void check_shared(const Moment& now, unsigned kind, std::size_t offset, std::size_t bytes, bool write,
-                  const void* code, bool atomic = false) {
+void check_shared(
+    const Moment& now, unsigned kind, std::size_t offset, std::size_t bytes, bool write, const void* code,
+    bool atomic = false) {
     const std::size_t size = now.shared_bytes[kind];
     for (auto* accesses : {&writes[kind], &reads[kind], &other_reads[kind]}) {
         accesses->resize(std::max(accesses->size(), size));
@@ -79,10 +80,11 @@ void check_shared(const Moment& now, unsigned kind, std::size_t offset, std::siz
         Access &read = reads[kind][at], &other = other_reads[kind][at], &written = writes[kind][at];
         const auto check_after = [&](const Access& before, const char* did) {
             if (ordered(before, now) || (atomic && before.atomic)) return;
-            fail("race in shared memory: thread " + std::to_string(now.thread) +
-                 (write ? " writes" : " reads") + " at " + place(code) + " what thread " +
-                 std::to_string(before.thread) + did + " at " + place(before.code) +
-                 ", with no barrier between: is a __syncthreads() or an atomic missing?");
+            fail(
+                "race in shared memory: thread " + std::to_string(now.thread) +
+                (write ? " writes" : " reads") + " at " + place(code) + " what thread " +
+                std::to_string(before.thread) + did + " at " + place(before.code) +
+                ", with no barrier between: is a __syncthreads() or an atomic missing?");
         };
         if (write) check_after(read, " reads");
         if (write) check_after(other, " reads");
@@ -99,8 +101,8 @@ void begin(const Moment& now) {
     blocks_communicate = false;
 }
 
-void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, bool write,
-                  const void* code) {
+void check_global(
+    const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
     const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
     begin(now);
     if (blocks_communicate || (stacks <= address && address < stacks + now.stack_bytes)) return;
@@ -114,10 +116,11 @@ void check_global(const Moment& now, std::uintptr_t address, std::size_t bytes, 
         if (before == global_writes.end()) continue;
         const bool elsewhere = before->second.block != now.block;
         if (elsewhere || !ordered(before->second, now)) {
-            fail("race in global memory: thread " + std::to_string(now.thread) + " reads at " + place(code) +
-                 " what thread " + std::to_string(before->second.thread) +
-                 (elsewhere ? " of another block" : "") + " writes at " + place(before->second.code) +
-                 (elsewhere ? ": is an atomic missing?" : ": is a __syncthreads() or an atomic missing?"));
+            fail(
+                "race in global memory: thread " + std::to_string(now.thread) + " reads at " + place(code) +
+                " what thread " + std::to_string(before->second.thread) +
+                (elsewhere ? " of another block" : "") + " writes at " + place(before->second.code) +
+                (elsewhere ? ": is an atomic missing?" : ": is a __syncthreads() or an atomic missing?"));
         }
     }
 }
@@ -137,8 +140,8 @@ void record(const Moment& now, std::uintptr_t address, std::size_t bytes, bool w
     if (recorded_block == 0) recorded_block = now.block;
     if (now.block != recorded_block || now.thread >= LANES) return;
     if (stacks <= address && address < stacks + now.stack_bytes) return;
-    const auto of_thread = std::count_if(recorded.begin(), recorded.end(),
-                                         [&](const Recorded& each) { return each.thread == now.thread; });
+    const auto of_thread = std::count_if(
+        recorded.begin(), recorded.end(), [&](const Recorded& each) { return each.thread == now.thread; });
     if (of_thread >= MOST_OF_THREAD) return;
     const bool shared = is_shared(now, 0, address) || is_shared(now, 1, address);
     recorded.push_back({address, std::stoull(place(code)), now.thread, std::uint32_t(bytes), write, shared});
@@ -155,8 +158,9 @@ void check(std::uintptr_t address, std::size_t bytes, bool write, const void* co
         }
     }
     if (within(arenas, address, 1) && !within(tensors, address, bytes)) {
-        fail(described(write, bytes) + " at " + place(code) + ", outside of every tensor: address " +
-             std::to_string(address));
+        fail(
+            described(write, bytes) + " at " + place(code) + ", outside of every tensor: address " +
+            std::to_string(address));
     }
     check_global(now, address, bytes, write, code);
 }
@@ -183,8 +187,9 @@ extern "C" void host_synchronizes(const void* changed, std::size_t bytes) {
 }
 
 // Called from Python: pairs of addresses, first and last + 1.
-extern "C" void host_watch(const std::uintptr_t* arenas, std::size_t arena_count,
-                           const std::uintptr_t* tensors, std::size_t tensor_count) {
+extern "C" void host_watch(
+    const std::uintptr_t* arenas, std::size_t arena_count, const std::uintptr_t* tensors,
+    std::size_t tensor_count) {
     host::arenas.clear();
     host::tensors.clear();
     for (std::size_t i = 0; i < arena_count; ++i) host::arenas.push_back({arenas[2 * i], arenas[2 * i + 1]});
@@ -264,8 +269,9 @@ struct TypeMismatch {
 extern "C" void __ubsan_handle_type_mismatch_v1(const TypeMismatch* record, std::uintptr_t address) {
     const unsigned alignment = 1u << record->log_alignment;
     if (address % alignment == 0) return;
-    refuse(record, "misaligned address: it accesses a type of alignment " + std::to_string(alignment) +
-                       " at an address that is no multiple of that,");
+    refuse(
+        record, "misaligned address: it accesses a type of alignment " + std::to_string(alignment) +
+                    " at an address that is no multiple of that,");
 }
 extern "C" void __ubsan_handle_out_of_bounds(const void* record, std::uintptr_t index) {
     refuse(record, "index " + std::to_string(std::intptr_t(index)) + " is outside of its array");

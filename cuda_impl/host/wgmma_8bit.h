@@ -84,8 +84,8 @@ void wgmma_wait_group(int (&d)[COUNT]) {
 
 namespace host {
 
-// Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each 16 bytes of
-// the box at (column, row).
+// Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each 16 bytes
+// of the box at (column, row).
 template <typename Work>
 void for_each_vector(const Map& map, char* shared, std::int64_t column, std::int64_t row, Work work) {
     if (shared_address(shared) % 1024 != 0) {
@@ -97,8 +97,9 @@ void for_each_vector(const Map& map, char* shared, std::int64_t column, std::int
             const std::int64_t left = map.sizes[0] * map.item_bytes - begin;
             const std::int64_t inside =
                 line < map.sizes[1] ? std::min(std::max(left, std::int64_t(0)), std::int64_t(16)) : 0;
-            work(shared + (i ^ shared_address(shared) / 128 % 8) * 16,
-                 map.address + line * map.strides[0] + begin, std::size_t(inside));
+            work(
+                shared + (i ^ shared_address(shared) / 128 % 8) * 16,
+                map.address + line * map.strides[0] + begin, std::size_t(inside));
         }
     }
 }
@@ -108,11 +109,12 @@ void for_each_vector(const Map& map, char* shared, std::int64_t column, std::int
 inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
     const host::Map map = host::map_of(from);
     const auto load = [=] {
-        host::for_each_vector(map, static_cast<char*>(to), column, row,
-                              [](char* vector, const char* global, std::size_t inside) {
-                                  std::memset(vector, 0, 16);
-                                  if (inside > 0) std::memcpy(vector, global, inside);
-                              });
+        host::for_each_vector(
+            map, static_cast<char*>(to), column, row,
+            [](char* vector, const char* global, std::size_t inside) {
+                std::memset(vector, 0, 16);
+                if (inside > 0) std::memcpy(vector, global, inside);
+            });
         host::of(ptr).bytes -= int(map.box[1] * 128);
         host::complete_phase(ptr);
     };
@@ -123,10 +125,11 @@ inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, i
 
 // A store reads shared memory when its group is waited for, as a cp.async does.
 inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
-    host::for_each_vector(host::map_of(to), const_cast<char*>(static_cast<const char*>(from)), column, row,
-                          [](char* vector, char* global, std::size_t inside) {
-                              if (inside > 0) host::start_copy(global, vector, inside, inside);
-                          });
+    host::for_each_vector(
+        host::map_of(to), const_cast<char*>(static_cast<const char*>(from)), column, row,
+        [](char* vector, char* global, std::size_t inside) {
+            if (inside > 0) host::start_copy(global, vector, inside, inside);
+        });
 }
 inline void bulk_commit_group() {
     host::commit_copies();

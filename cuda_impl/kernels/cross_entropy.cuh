@@ -127,10 +127,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
 // them. No global memory is involved, and none needs to be zeroed.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS, 1024 / THREADS)
-    CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(const T* logits_ptr, const index_t* targets_ptr,
-                                                          float* loss_ptr, index_t V, index_t stride_lm,
-                                                          index_t stride_tm, index_t slice) {
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(
+    const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
+    index_t stride_tm, index_t slice) {
 #if HAS_HOPPER_UNITS
     __shared__ mbarrier_t arrived;
     __shared__ word_t block_results[CLUSTER];

@@ -22,9 +22,8 @@ constexpr int BINS = 256;
 // Grid: one thread per element.
 
 template <int THREADS>
-__global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t* __restrict__ x_ptr,
-                                                                   count_t* __restrict__ y_ptr, index_t N,
-                                                                   index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void histogram_global_kernel(
+    const byte_t* __restrict__ x_ptr, count_t* __restrict__ y_ptr, index_t N, index_t stride_xn) {
     const index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x;
     if (n < N) atomicAdd(y_ptr + x_ptr[n * stride_xn], count_t(1));
 }
@@ -34,9 +33,8 @@ __global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t*
 // THREADS equals BINS, so that each thread initialises and flushes one counter.
 
 template <int THREADS>
-__global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t* __restrict__ x_ptr,
-                                                                   count_t* __restrict__ y_ptr, index_t N,
-                                                                   index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void histogram_shared_kernel(
+    const byte_t* __restrict__ x_ptr, count_t* __restrict__ y_ptr, index_t N, index_t stride_xn) {
     static_assert(THREADS == BINS, "a thread a bin");
     __shared__ unsigned count[BINS];
     count[threadIdx.x] = 0;
@@ -62,8 +60,8 @@ __device__ __forceinline__ unsigned byte_of(const Vector& x, int v) {
 
 // Calls count(byte) for each element of the block's chunks.
 template <int PACKS, int THREADS, typename Count>
-__device__ __forceinline__ void count_chunks(const byte_t* __restrict__ x_ptr, index_t N, int head,
-                                             Count count) {
+__device__ __forceinline__ void count_chunks(
+    const byte_t* __restrict__ x_ptr, index_t N, int head, Count count) {
     constexpr int VEC = 16, CHUNK = PACKS * THREADS;  // CHUNK in vectors
     const auto* vector = reinterpret_cast<const Vector*>(x_ptr + head);
     const index_t vectors = (N - head) / VEC, whole = vectors / CHUNK, thread = threadIdx.x;
@@ -96,9 +94,8 @@ __device__ __forceinline__ void count_chunks(const byte_t* __restrict__ x_ptr, i
 // counters in one bank: a bank conflict.
 
 template <int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const byte_t* __restrict__ x_ptr,
-                                                                          count_t* __restrict__ y_ptr,
-                                                                          index_t N, int head) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(
+    const byte_t* __restrict__ x_ptr, count_t* __restrict__ y_ptr, index_t N, int head) {
     constexpr int WARPS = THREADS / WARP;
     __shared__ unsigned count[WARPS * BINS];
     for (int i = threadIdx.x; i < WARPS * BINS; i += THREADS) count[i] = 0;
@@ -122,9 +119,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const 
 constexpr int COPIES = 64;
 
 template <int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const byte_t* __restrict__ x_ptr,
-                                                                          count_t* __restrict__ y_ptr,
-                                                                          index_t N, int head) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(
+    const byte_t* __restrict__ x_ptr, count_t* __restrict__ y_ptr, index_t N, int head) {
     DYNAMIC_SHARED(unsigned, count);
     for (int i = threadIdx.x; i < BINS * COPIES; i += THREADS) count[i] = 0;
     __syncthreads();

@@ -22,11 +22,9 @@
 // variances" (1979): deviations within each part, and of its mean from the total mean.
 
 template <typename T, int VEC, int THREADS>
-__global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(const T* __restrict__ x_ptr,
-                                                                    const T* __restrict__ weight_ptr,
-                                                                    const T* __restrict__ bias_ptr,
-                                                                    T* __restrict__ y_ptr, index_t N,
-                                                                    index_t stride_xm, float eps) {
+__global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
+    const T* __restrict__ x_ptr, const T* __restrict__ weight_ptr, const T* __restrict__ bias_ptr,
+    T* __restrict__ y_ptr, index_t N, index_t stride_xm, float eps) {
     constexpr int BLOCK_N = THREADS * VEC;
     [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
@@ -85,8 +83,8 @@ __device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[PACKS])
 
 // The sum of squared deviations from `mean`.
 template <int THREADS, typename T, int VEC, int PACKS>
-__device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&packed)[PACKS], float mean, int columns,
-                                              int thread) {
+__device__ __forceinline__ float tile_squares(
+    const Packed<T, VEC> (&packed)[PACKS], float mean, int columns, int thread) {
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
@@ -102,10 +100,9 @@ __device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&packed)[PAC
 }
 
 template <int THREADS, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS],
-                                           const Packed<T, VEC> (&weights)[PACKS],
-                                           const Packed<T, VEC> (&biases)[PACKS], float mean, float scale,
-                                           int columns, int thread) {
+__device__ __forceinline__ void store_tile(
+    T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS], const Packed<T, VEC> (&weights)[PACKS],
+    const Packed<T, VEC> (&biases)[PACKS], float mean, float scale, int columns, int thread) {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
@@ -137,12 +134,10 @@ constexpr int resident_threads(int PACKS, int THREADS) {
 }
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS,
-                             resident_threads(PACKS, THREADS) /
-                                 THREADS) void layer_norm_onepass_kernel(const T* x_ptr, const T* weight_ptr,
-                                                                         const T* bias_ptr, T* y_ptr,
-                                                                         index_t M, index_t N,
-                                                                         index_t stride_xm, float eps) {
+__global__
+__launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void layer_norm_onepass_kernel(
+    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
+    float eps) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
@@ -172,9 +167,9 @@ __global__ __launch_bounds__(THREADS,
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
-    CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, const T* bias_ptr,
-                                                       T* y_ptr, index_t M, index_t N, index_t stride_xm,
-                                                       int slice, int BLOCK_M, float eps) {
+    CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
+        const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N,
+        index_t stride_xm, int slice, int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int MOST_ROWS = 4;
@@ -198,8 +193,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&arrived[row], sizeof(block_moments[row]));
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
-                bulk_copy_to_shared(x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes,
-                                    &full[row]);
+                bulk_copy_to_shared(
+                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes, &full[row]);
             }
         }
     }
@@ -230,8 +225,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         const float distance = block_mean - mean;
         const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
         load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        store_tile<THREADS>(y_ptr + (m + row) * N + begin, x, weight, bias, mean, rsqrtf(squares / N + eps),
-                            columns, thread);
+        store_tile<THREADS>(
+            y_ptr + (m + row) * N + begin, x, weight, bias, mean, rsqrtf(squares / N + eps), columns, thread);
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written

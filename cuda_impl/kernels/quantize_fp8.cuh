@@ -55,8 +55,8 @@ struct Group {
     index_t x_offset, values_offset;
     int columns;
 };
-__device__ __forceinline__ Group group_of(unsigned g, unsigned count, index_t K, index_t stride_xm,
-                                          int columns, unsigned row_groups) {
+__device__ __forceinline__ Group
+group_of(unsigned g, unsigned count, index_t K, index_t stride_xm, int columns, unsigned row_groups) {
     const index_t m = g / row_groups, k = static_cast<index_t>(g % row_groups) * columns;
     const int inside = g >= count ? 0 : K - k < columns ? static_cast<int>(K - k) : columns;
     return {m * stride_xm + k, m * K + k, inside};
@@ -65,11 +65,9 @@ __device__ __forceinline__ Group group_of(unsigned g, unsigned count, index_t K,
 // ---- onepass --------------------------------------------------------------------------------------------
 
 template <typename T, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(const T* x_ptr,
-                                                                       unsigned char* values_ptr,
-                                                                       float* scales_ptr, unsigned count,
-                                                                       index_t K, index_t stride_xm,
-                                                                       int columns, unsigned row_groups) {
+__global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(
+    const T* x_ptr, unsigned char* values_ptr, float* scales_ptr, unsigned count, index_t K,
+    index_t stride_xm, int columns, unsigned row_groups) {
     constexpr int GROUP_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % GROUP_THREADS;
     const unsigned g = blockIdx.x * BLOCK_M + threadIdx.x / GROUP_THREADS;
@@ -120,8 +118,9 @@ __device__ __forceinline__ void store_codes(unsigned char* ptr, const unsigned s
     if constexpr (VEC == 4) {
         *reinterpret_cast<unsigned*>(ptr) = pairs[0] | static_cast<unsigned>(pairs[1]) << 16;
     } else {
-        *reinterpret_cast<uint2*>(ptr) = make_uint2(pairs[0] | static_cast<unsigned>(pairs[1]) << 16,
-                                                    pairs[2] | static_cast<unsigned>(pairs[3]) << 16);
+        *reinterpret_cast<uint2*>(ptr) = make_uint2(
+            pairs[0] | static_cast<unsigned>(pairs[1]) << 16, pairs[2] | static_cast<unsigned>(pairs[3])
+                                                                             << 16);
     }
 }
 
@@ -158,8 +157,8 @@ __global__ __launch_bounds__(THREADS, MOST_THREADS / THREADS) void quantize_fp8_
         unsigned short pairs[VEC / 2];
 #pragma unroll
         for (int v = 0; v < VEC; v += 2) {
-            pairs[v / 2] = to_e4m3_pair(divisor.quotient(to_float(elements, v)),
-                                        divisor.quotient(to_float(elements, v + 1)));
+            pairs[v / 2] = to_e4m3_pair(
+                divisor.quotient(to_float(elements, v)), divisor.quotient(to_float(elements, v + 1)));
         }
         if (n < group.columns) store_codes<VEC>(values_ptr + group.values_offset + n, pairs);
     }

@@ -21,9 +21,8 @@
 // half's sums; then a barrier.
 
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void reduce_sum_tree_kernel(const T* __restrict__ x_ptr,
-                                                                  float* __restrict__ y_ptr, index_t N,
-                                                                  index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void reduce_sum_tree_kernel(
+    const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, index_t stride_xn) {
     __shared__ float thread_sums[THREADS];
     const int thread = threadIdx.x;
     const index_t n = index_t(blockIdx.x) * THREADS + thread;
@@ -41,9 +40,8 @@ __global__ __launch_bounds__(THREADS) void reduce_sum_tree_kernel(const T* __res
 // Grid: as tree.
 
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void reduce_sum_shuffle_kernel(const T* __restrict__ x_ptr,
-                                                                     float* __restrict__ y_ptr, index_t N,
-                                                                     index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void reduce_sum_shuffle_kernel(
+    const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, index_t stride_xn) {
     const index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x;
     const float sum = block_reduce<Sum, THREADS>(n < N ? float(x_ptr[n * stride_xn]) : 0.0f);
     if (threadIdx.x == 0) y_ptr[blockIdx.x] = sum;
@@ -92,9 +90,8 @@ __device__ __forceinline__ float sum_of_chunks(const T* __restrict__ x_ptr, inde
 }
 
 template <typename T, int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                                float* __restrict__ y_ptr,
-                                                                                index_t N, int head) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_vectorized_kernel(
+    const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head) {
     const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) y_ptr[blockIdx.x] = sum;
 }
@@ -103,9 +100,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_vectorized_kernel(
 // Grid: as vectorized. y starts as 0. The order of the blocks, and so the rounding, varies from run to run.
 
 template <typename T, int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(const T* __restrict__ x_ptr,
-                                                                            float* __restrict__ y_ptr,
-                                                                            index_t N, int head) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(
+    const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head) {
     const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) atomicAdd(y_ptr, sum);
 }
@@ -115,11 +111,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(cons
 // 0. The last block sees all sums, and adds them in block order.
 
 template <typename T, int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS,
-                             BLOCKS) void reduce_sum_last_block_kernel(const T* __restrict__ x_ptr,
-                                                                       float* __restrict__ y_ptr, index_t N,
-                                                                       int head, float* block_sums,
-                                                                       unsigned long long* blocks_done) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
+    const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head, float* block_sums,
+    unsigned long long* blocks_done) {
     const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
     if (!arrives_last(blocks_done, gridDim.x)) return;

@@ -31,10 +31,9 @@ __device__ __forceinline__ Vec<T, VEC> scaled(const Vec<T, VEC>& x, float scale,
 // Grid: one block per row. The second read hits the L2 for what is still cached.
 
 template <typename T, int VEC, int THREADS>
-__global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(const T* __restrict__ x_ptr,
-                                                                  const T* __restrict__ weight_ptr,
-                                                                  T* __restrict__ y_ptr, index_t N,
-                                                                  index_t stride_xm, float eps) {
+__global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(
+    const T* __restrict__ x_ptr, const T* __restrict__ weight_ptr, T* __restrict__ y_ptr, index_t N,
+    index_t stride_xm, float eps) {
     constexpr int BLOCK_N = THREADS * VEC;
     [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
@@ -62,8 +61,9 @@ __device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&x)[PACKS]) 
 }
 
 template <int THREADS, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&x)[PACKS], float scale,
-                                           const Packed<T, VEC> (&weight)[PACKS], int columns, int thread) {
+__device__ __forceinline__ void store_tile(
+    T* tile_ptr, const Packed<T, VEC> (&x)[PACKS], float scale, const Packed<T, VEC> (&weight)[PACKS],
+    int columns, int thread) {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
@@ -80,11 +80,9 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&x
 // reads while another writes: 32 for PACKS == 2, else 64.
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS,
-                             (PACKS == 2 ? MOST_THREADS : 1024) /
-                                 THREADS) void rms_norm_onepass_kernel(const T* x_ptr, const T* weight_ptr,
-                                                                       T* y_ptr, index_t M, index_t N,
-                                                                       index_t stride_xm, float eps) {
+__global__
+__launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rms_norm_onepass_kernel(
+    const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, float eps) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
@@ -111,9 +109,9 @@ __global__ __launch_bounds__(THREADS,
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
-    CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M,
-                                                     index_t N, index_t stride_xm, int slice, int BLOCK_M,
-                                                     float eps) {
+    CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
+        const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
+        int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int MOST_ROWS = 4;
@@ -137,8 +135,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&arrived[row], sizeof(block_sums[row]));
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
-                bulk_copy_to_shared(x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes,
-                                    &full[row]);
+                bulk_copy_to_shared(
+                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes, &full[row]);
             }
         }
     }
@@ -163,8 +161,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
         const float squares = warp_reduce<Sum, CLUSTER>(part);
         load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        store_tile<THREADS>(y_ptr + (m + row) * N + begin, x, rsqrtf(squares / N + eps), weight, columns,
-                            thread);
+        store_tile<THREADS>(
+            y_ptr + (m + row) * N + begin, x, rsqrtf(squares / N + eps), weight, columns, thread);
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written

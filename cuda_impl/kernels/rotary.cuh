@@ -17,11 +17,10 @@
 // Thread n rotates the n-th pair; half = D/2 pairs per head, heads = H + Hk per token.
 
 template <typename T>
-__global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos_ptr, const T* sin_ptr,
-                                    T* out_ptr, index_t pairs, index_t S, index_t H, index_t heads,
-                                    index_t half, index_t stride_qb, index_t stride_qs, index_t stride_qh,
-                                    index_t stride_kb, index_t stride_ks, index_t stride_kh,
-                                    index_t stride_cs, index_t stride_ss) {
+__global__ void rotary_pairs_kernel(
+    const T* q_ptr, const T* k_ptr, const T* cos_ptr, const T* sin_ptr, T* out_ptr, index_t pairs, index_t S,
+    index_t H, index_t heads, index_t half, index_t stride_qb, index_t stride_qs, index_t stride_qh,
+    index_t stride_kb, index_t stride_ks, index_t stride_kh, index_t stride_cs, index_t stride_ss) {
     const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= pairs) return;
     const index_t d = n % half, head = n / half, h = head % heads, token = head / heads;
@@ -44,10 +43,9 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
 
 // Rotates every groups-th of `heads` heads from head `group` on, with the thread's cosines and sines.
 template <int HEADS, typename T, int VEC>
-__device__ __forceinline__ void rotate_heads(const T* x_ptr, index_t stride_xh,
-                                             const Packed<T, VEC>& packed_cos,
-                                             const Packed<T, VEC>& packed_sin, T* to_ptr, index_t half,
-                                             int heads, int group, int groups) {
+__device__ __forceinline__ void rotate_heads(
+    const T* x_ptr, index_t stride_xh, const Packed<T, VEC>& packed_cos, const Packed<T, VEC>& packed_sin,
+    T* to_ptr, index_t half, int heads, int group, int groups) {
 #pragma unroll 1
     for (int begin = group; begin < heads; begin += groups * HEADS) {
         Packed<T, VEC> first[HEADS], second[HEADS];
@@ -96,6 +94,6 @@ __global__ __launch_bounds__(128, 5) void rotary_token_kernel(
     k_ptr += b * stride_kb + s * stride_ks + d;
     out_ptr += token * heads * 2 * half + d;
     rotate_heads<HEADS>(q_ptr, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
-    rotate_heads<HEADS>(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
-                        groups);
+    rotate_heads<HEADS>(
+        k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group, groups);
 }

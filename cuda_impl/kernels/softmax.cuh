@@ -21,9 +21,8 @@
 // online: a block reads its row twice, first for maximum and sum, then to write. Grid: one block per row. The
 // second read hits the L2 for what is still cached.
 template <typename T, int VEC, int THREADS>
-__global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* __restrict__ x_ptr,
-                                                                 T* __restrict__ y_ptr, index_t N,
-                                                                 index_t stride_xm) {
+__global__ __launch_bounds__(THREADS) void softmax_online_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xm) {
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
     constexpr int BLOCK_N = THREADS * VEC;

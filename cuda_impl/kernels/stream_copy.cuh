@@ -25,8 +25,8 @@
 // Grid: one block per blockDim.x elements.
 
 template <typename T>
-__global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N,
-                                         index_t stride_xn) {
+__global__ void stream_copy_naive_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xn) {
     const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n < N) y_ptr[n] = x_ptr[n * stride_xn];
 }
@@ -36,8 +36,8 @@ __global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restr
 // vectors: coalesced.
 
 template <typename T, int PACKS, int THREADS>
-__global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                         T* __restrict__ y_ptr, index_t N) {
+__global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
     const index_t first = index_t(blockIdx.x) * PACKS * THREADS + threadIdx.x, vectors = N / VEC;
     uint4 x[PACKS];
@@ -57,9 +57,8 @@ __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T
 
 // x strided or unaligned: a thread loads the elements of its vector one by one, and stores the vector.
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void stream_copy_gathered_kernel(const T* __restrict__ x_ptr,
-                                                                       T* __restrict__ y_ptr, index_t N,
-                                                                       index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void stream_copy_gathered_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xn) {
     constexpr int VEC = 16 / sizeof(T);
     const index_t i = index_t(blockIdx.x) * THREADS + threadIdx.x, vectors = N / VEC;
     if (i < vectors) {
@@ -120,8 +119,8 @@ __device__ __forceinline__ void store_hinted(uint4* ptr, uint4 value) {
 }
 
 template <typename T, int PACKS, int THREADS, int LOAD_HINT, int STORE_HINT>
-__global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __restrict__ x_ptr,
-                                                                     T* __restrict__ y_ptr, index_t N) {
+__global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
     const index_t first = index_t(blockIdx.x) * PACKS * THREADS + threadIdx.x, vectors = N / VEC;
     uint4 x[PACKS];
@@ -145,8 +144,8 @@ __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __
 
 // The elements from `begin` on, less than a chunk, shared by all blocks.
 template <typename T>
-__device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
-                                          index_t N) {
+__device__ __forceinline__ void copy_rest(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin, index_t N) {
     const index_t threads = index_t(gridDim.x) * blockDim.x;
     for (index_t n = begin + index_t(blockIdx.x) * blockDim.x + threadIdx.x; n < N; n += threads) {
         y_ptr[n] = x_ptr[n];
@@ -154,9 +153,8 @@ __device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __rest
 }
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(const T* __restrict__ x_ptr,
-                                                                               T* __restrict__ y_ptr,
-                                                                               index_t N) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     constexpr int CHUNK = PACKS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
     const uint4* x = reinterpret_cast<const uint4*>(x_ptr) + threadIdx.x;
     uint4* y = reinterpret_cast<uint4*>(y_ptr) + threadIdx.x;
@@ -189,9 +187,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(c
 // alone: no block barrier.
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(const T* __restrict__ x_ptr,
-                                                                               T* __restrict__ y_ptr,
-                                                                               index_t N) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     constexpr int CHUNK = PACKS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
     const uint4* x = reinterpret_cast<const uint4*>(x_ptr) + threadIdx.x;
     uint4* y = reinterpret_cast<uint4*>(y_ptr) + threadIdx.x;

@@ -21,9 +21,9 @@ constexpr int TILE = 32;
 // row of x (coalesced), and writes each to another row of y (uncoalesced).
 
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_naive_kernel(const T* __restrict__ x_ptr,
-                                                                  T* __restrict__ y_ptr, index_t M, index_t N,
-                                                                  index_t stride_xm, index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void transpose_naive_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t M, index_t N, index_t stride_xm,
+    index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -41,10 +41,9 @@ __global__ __launch_bounds__(THREADS) void transpose_naive_kernel(const T* __res
 // conflict. Of 16-bit elements, in two banks: 16-way.
 
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_shared_kernel(const T* __restrict__ x_ptr,
-                                                                   T* __restrict__ y_ptr, index_t M,
-                                                                   index_t N, index_t stride_xm,
-                                                                   index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void transpose_shared_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t M, index_t N, index_t stride_xm,
+    index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -67,10 +66,9 @@ __global__ __launch_bounds__(THREADS) void transpose_shared_kernel(const T* __re
 // 32-way bank conflict -> none.
 
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_padded_kernel(const T* __restrict__ x_ptr,
-                                                                   T* __restrict__ y_ptr, index_t M,
-                                                                   index_t N, index_t stride_xm,
-                                                                   index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void transpose_padded_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t M, index_t N, index_t stride_xm,
+    index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -93,10 +91,9 @@ __global__ __launch_bounds__(THREADS) void transpose_padded_kernel(const T* __re
 // row. 32-way bank conflict -> none, without padding.
 
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __restrict__ x_ptr,
-                                                                     T* __restrict__ y_ptr, index_t M,
-                                                                     index_t N, index_t stride_xm,
-                                                                     index_t stride_xn) {
+__global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t M, index_t N, index_t stride_xm,
+    index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -126,9 +123,8 @@ __global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __
 // then hold loads in flight.
 
 template <typename T, int BLOCK, int THREADS>
-__global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                         T* __restrict__ y_ptr, index_t M,
-                                                                         index_t N, index_t stride_xm) {
+__global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t M, index_t N, index_t stride_xm) {
     constexpr int VEC = 16 / sizeof(T), ACROSS = BLOCK / VEC, SQUARES = ACROSS * ACROSS;
     static_assert(ACROSS % 8 == 0, "a row of the tile is a whole number of lines of banks");
     static_assert(SQUARES % THREADS == 0, "each thread takes as many squares");
@@ -188,9 +184,9 @@ __device__ __forceinline__ unsigned funnel_shift(unsigned high, unsigned low, in
 }
 
 template <typename T, bool ALONG_M, int THREADS>
-__global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr,
-                                                          index_t M, index_t N, index_t stride_xm,
-                                                          index_t stride_xn) {
+__global__ __maxnreg__(48) void transpose_windowed_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t M, index_t N, index_t stride_xm,
+    index_t stride_xn) {
     constexpr int PER_WORD = 4 / sizeof(T), VEC = 16 / sizeof(T), SECTOR = 32 / sizeof(T);
     constexpr int COLUMNS = 64, WORDS = 64, ROWS = WORDS * PER_WORD, WINDOW = ROWS - SECTOR;
     constexpr int LINES = THREADS / 64, LOADS = 64 / LINES;

@@ -11,8 +11,8 @@
 
 // Thread n adds element n.
 template <typename T>
-__global__ void vector_add_scalar_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
-                                         T* __restrict__ z_ptr, index_t N) {
+__global__ void vector_add_scalar_kernel(
+    const T* __restrict__ x_ptr, const T* __restrict__ y_ptr, T* __restrict__ z_ptr, index_t N) {
     const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n < N) z_ptr[n] = T(float(x_ptr[n]) + float(y_ptr[n]));
 }
@@ -20,8 +20,8 @@ __global__ void vector_add_scalar_kernel(const T* __restrict__ x_ptr, const T* _
 // A block adds PACKS * blockDim.x consecutive 16-byte vectors; neighbouring threads have neighbouring
 // vectors: coalesced. All three arrays are 16-byte aligned.
 template <typename T, int PACKS>
-__global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
-                                             T* __restrict__ z_ptr, index_t N) {
+__global__ void vector_add_vectorized_kernel(
+    const T* __restrict__ x_ptr, const T* __restrict__ y_ptr, T* __restrict__ z_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
     const index_t first = index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x, vectors = N / VEC;
 

@@ -1,5 +1,5 @@
-// Executes launch tables from C++ (cuda_impl/launch.py): a call's plan is made in Python, once for each layout of
-// its arguments, and kept here. Later calls read the layouts, allocate, and launch.
+// Executes launch tables from C++ (cuda_impl/launch.py): a call's plan is made in Python, once for each
+// layout of its arguments, and kept here. Later calls read the layouts, allocate, and launch.
 #pragma once
 
 #include <cstring>
@@ -59,7 +59,8 @@ struct Call {
         }
         const DLTensor& view = x.view;
         key.push_back(view.dtype.code | view.dtype.bits << 8 | view.ndim << 16);
-        key.push_back(view.device.device_type | std::int64_t(view.device.device_id) << 8 | x.address() % 16 << 40);
+        key.push_back(
+            view.device.device_type | std::int64_t(view.device.device_id) << 8 | x.address() % 16 << 40);
         key.insert(key.end(), view.shape, view.shape + view.ndim);
         key.insert(key.end(), view.strides, view.strides + view.ndim);
         tensors.push_back(std::move(x));
@@ -118,7 +119,7 @@ struct Launch {
     bool overlap;
     std::vector<Argument> arguments;
     std::vector<std::uintptr_t> addresses;  // of one call
-    std::vector<void*> parameters;  // point into the two above
+    std::vector<void*> parameters;          // point into the two above
 
     Launch() = default;
     Launch(Launch&&) noexcept = default;  // vectors keep their elements where they are
@@ -214,7 +215,8 @@ class Launcher {
             const auto unless_none = [](const py::object& x) { return x.is_none() ? py::object() : x; };
             plan.makes.push_back({from, unless_none(shape), dtype, unless_none(copy), zeroed_bytes});
         }
-        for (const py::handle each : launches) plan.launches.push_back(launch_of(py::reinterpret_borrow<py::tuple>(each), tensors));
+        for (const py::handle each : launches)
+            plan.launches.push_back(launch_of(py::reinterpret_borrow<py::tuple>(each), tensors));
         plan.is_tuple = py::isinstance<py::tuple>(results);
         for (const py::handle result : plan.is_tuple ? py::tuple(results) : py::make_tuple(results)) {
             plan.results.push_back(result.cast<int>());
@@ -230,7 +232,8 @@ class Launcher {
         launch.shared_bytes = encoded[4].cast<int>();
         launch.overlap = encoded[6].cast<bool>();
         for (const py::handle each : encoded[3]) {
-            const auto [tensor, offset_bytes, object] = each.cast<std::tuple<int, std::int64_t, py::object>>();
+            const auto [tensor, offset_bytes, object] =
+                each.cast<std::tuple<int, std::int64_t, py::object>>();
             Argument argument;
             argument.tensor = tensor;
             argument.offset_bytes = offset_bytes;
@@ -241,12 +244,14 @@ class Launcher {
         launch.addresses.resize(launch.arguments.size());
         for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
             Argument& argument = launch.arguments[i];
-            launch.parameters.push_back(argument.tensor < 0 ? static_cast<void*>(argument.bytes.data()) : &launch.addresses[i]);
+            launch.parameters.push_back(
+                argument.tensor < 0 ? static_cast<void*>(argument.bytes.data()) : &launch.addresses[i]);
         }
 #ifndef HOST_BUILD
         const auto name = encoded[0].cast<std::string>();
         const auto found = kernels_->find(name);
-        if (found == kernels_->end()) throw std::runtime_error(name + " is not among the kernels of this module");
+        if (found == kernels_->end())
+            throw std::runtime_error(name + " is not among the kernels of this module");
         launch.function = found->second;
         const OnDevice guard(tensors[0].device());
         allow(launch.function, tensors[0].device(), launch.shared_bytes, encoded[5].cast<int>());
@@ -278,8 +283,9 @@ inline PyObject* launch(Launcher& launcher, PyObject* const* arguments, Py_ssize
 
 // `add(plan, *tensors, **options)`
 inline PyObject* add(Launcher& launcher, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
-    launcher.add(Call(arguments + 1, count - 1, names), py::reinterpret_borrow<py::object>(arguments[0]),
-                 py::reinterpret_borrow<py::object>(names));
+    launcher.add(
+        Call(arguments + 1, count - 1, names), py::reinterpret_borrow<py::object>(arguments[0]),
+        py::reinterpret_borrow<py::object>(names));
     Py_RETURN_NONE;
 }
 
@@ -293,8 +299,10 @@ inline void define_launcher(py::module_& m, Kernels kernels) {
             {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(fast_call<add>)),
              METH_FASTCALL | METH_KEYWORDS, nullptr},
         };
-        const py::capsule self(new Launcher(all), [](void* launcher) { delete static_cast<Launcher*>(launcher); });
-        return py::make_tuple(made(PyCFunction_New(&functions[0], self.ptr())),
-                              made(PyCFunction_New(&functions[1], self.ptr())));
+        const py::capsule self(
+            new Launcher(all), [](void* launcher) { delete static_cast<Launcher*>(launcher); });
+        return py::make_tuple(
+            made(PyCFunction_New(&functions[0], self.ptr())),
+            made(PyCFunction_New(&functions[1], self.ptr())));
     });
 }

@@ -40,8 +40,9 @@ static py::object online(py::object x_object) {
     dispatch_vec(x, [&](auto zero, auto VEC) {
         using T = decltype(zero);
         constexpr int THREADS = 1024;
-        launch(x, {M, THREADS}, softmax_online_kernel<T, VEC, THREADS>, x.data<T>(), y.data<T>(), N,
-               x.stride(0));
+        launch(
+            x, {M, THREADS}, softmax_online_kernel<T, VEC, THREADS>, x.data<T>(), y.data<T>(), N,
+            x.stride(0));
     });
     return y.object;
 }
@@ -51,9 +52,9 @@ constexpr std::int64_t MANY_ROWS = 1024;  // enough to fill a GPU with one warp 
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 static void launch_onepass(const Tensor& x, const Tensor& y) {
-    launch(x, {ceil_div(x.shape(0), BLOCK_M), THREADS},
-           softmax_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape(0),
-           x.shape(1), x.stride(0));
+    launch(
+        x, {ceil_div(x.shape(0), BLOCK_M), THREADS}, softmax_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>,
+        x.data<T>(), y.data<T>(), x.shape(0), x.shape(1), x.stride(0));
 }
 
 // The row stays in registers: up to 32768 columns. The smallest PACKS and THREADS that hold it.
@@ -62,8 +63,9 @@ static py::object onepass(py::object x_object) {
     const std::int64_t N = x.shape(1);
     if (y.numel() == 0) return y.object;
     if (N > ONEPASS_COLUMNS) {
-        not_taken("N=" + std::to_string(N) + ": registers hold rows of up to " +
-                  std::to_string(ONEPASS_COLUMNS) + " columns");
+        not_taken(
+            "N=" + std::to_string(N) + ": registers hold rows of up to " + std::to_string(ONEPASS_COLUMNS) +
+            " columns");
     }
     dispatch_vec(x, [&](auto zero, auto VEC_) {
         using T = decltype(zero);
@@ -87,8 +89,9 @@ static py::object onepass(py::object x_object) {
 
 static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t blocks, int BLOCK_N) {
     if (chunks <= blocks) return;
-    not_taken("N=" + std::to_string(N) + ": " + std::to_string(blocks) + " blocks hold rows of " +
-              std::to_string(blocks * BLOCK_N) + " columns");
+    not_taken(
+        "N=" + std::to_string(N) + ": " + std::to_string(blocks) + " blocks hold rows of " +
+        std::to_string(blocks * BLOCK_N) + " columns");
 }
 
 // Several blocks share a row: up to as long as all resident blocks can hold.
@@ -104,9 +107,9 @@ static py::object split(py::object x_object) {
         const std::int64_t chunks = ceil_div(N, BLOCK_N), blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, BLOCK_N);
         const Tensor of_chunk = zeros(x, M * chunks, "int64");
-        launch(x, {std::min(blocks, M * chunks), THREADS},
-               softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
-               x.stride(0), int(chunks), of_chunk.data<word_t>());
+        launch(
+            x, {std::min(blocks, M * chunks), THREADS}, softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>,
+            x.data<T>(), y.data<T>(), M, N, x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }
@@ -116,8 +119,9 @@ static Tensor checked_for_tma(const py::object& x_object) {
     const Tensor x = checked(x_object);
     const int pack = 16 / x.element_size();
     if (x.shape(1) % pack != 0) {
-        not_taken("N=" + std::to_string(x.shape(1)) + ": TMA copies 16 bytes, " + std::to_string(pack) +
-                  " columns, at a time");
+        not_taken(
+            "N=" + std::to_string(x.shape(1)) + ": TMA copies 16 bytes, " + std::to_string(pack) +
+            " columns, at a time");
     }
     if (vec(x) == pack) return x;
     return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
@@ -138,13 +142,15 @@ static py::object cluster(py::object x_object) {
         const auto launch_cluster = [&](auto CLUSTER) {
             const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
             if (slice_tiles > 26) {
-                not_taken("N=" + std::to_string(N) + ": the shared memory of 16 blocks holds " +
-                          std::to_string(16 * 26 * BLOCK_N) + " columns");
+                not_taken(
+                    "N=" + std::to_string(N) + ": the shared memory of 16 blocks holds " +
+                    std::to_string(16 * 26 * BLOCK_N) + " columns");
             }
             const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
-            launch(x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
-                   softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
-                   x.stride(0), slice_tiles * BLOCK_N);
+            launch(
+                x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
+                softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N, x.stride(0),
+                slice_tiles * BLOCK_N);
         };
         if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
         if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());
@@ -171,8 +177,10 @@ static py::object ring(py::object x_object) {
         const std::int64_t blocks = resident * multiprocessors(x);
         check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N);
         const Tensor of_chunk = zeros(x, M * chunks, "int64");
-        launch(x, {std::min(blocks, M * chunks), THREADS, SHARED_BYTES}, softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>,
-               x.data<T>(), y.data<T>(), M, N, x.stride(0), int(chunks), of_chunk.data<word_t>());
+        launch(
+            x, {std::min(blocks, M * chunks), THREADS, SHARED_BYTES},
+            softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
+            x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }

@@ -1,6 +1,6 @@
-// Torch tensors for C++ host code without torch's headers: their layout comes through DLPack's C exchange API, at
-// a twentieth of the cost of Python attributes.  So a module builds in seconds and works with every version
-// of torch that has it.
+// Torch tensors for C++ host code without torch's headers: their layout comes through DLPack's C exchange
+// API, at a twentieth of the cost of Python attributes.  So a module builds in seconds and works with every
+// version of torch that has it.
 //
 // The same file compiles with nvcc, and with g++ against host/'s replacement of the CUDA runtime.
 #pragma once
@@ -224,7 +224,8 @@ struct LaunchShape {
     int cluster = 1;  // sizes above 8 are not portable and need a kernel attribute
 };
 
-// Lets a kernel have so much dynamic shared memory and such clusters on the current device, which is `device`.
+// Lets a kernel have so much dynamic shared memory and such clusters on the current device, which is
+// `device`.
 inline void allow([[maybe_unused]] const void* kernel, int device, int shared_bytes, int cluster) {
 #ifndef HOST_BUILD
     constexpr int ALWAYS_ALLOWED = 32 << 10;  // and what a kernel declares itself, up to 16 KB
@@ -241,8 +242,8 @@ inline void allow([[maybe_unused]] const void* kernel, int device, int shared_by
 
 // Launches on torch's current stream of `on`'s device.
 template <typename... Parameters, typename... Arguments>
-void launch(const Tensor& on, const LaunchShape& shape, void (*kernel)(Parameters...),
-            Arguments... arguments) {
+void launch(
+    const Tensor& on, const LaunchShape& shape, void (*kernel)(Parameters...), Arguments... arguments) {
     const OnDevice guard(on.device());
     if (shape.shared_bytes > 0 || shape.cluster > 1) {
         allow(reinterpret_cast<const void*>(kernel), on.device(), shape.shared_bytes, shape.cluster);

@@ -14,8 +14,9 @@ static py::object scalar(py::object x_object, py::object y_object) {
     if (N == 0) return z.object;
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        launch(x, {ceil_div(N, THREADS), THREADS}, vector_add_scalar_kernel<T>, x.data<T>(), y.data<T>(),
-               z.data<T>(), N);
+        launch(
+            x, {ceil_div(N, THREADS), THREADS}, vector_add_scalar_kernel<T>, x.data<T>(), y.data<T>(),
+            z.data<T>(), N);
     });
     return z.object;
 }
@@ -31,8 +32,9 @@ static py::object vectorized(py::object x_object, py::object y_object) {
     const int elements = THREADS * PACKS * 16 / x.element_size();  // per block
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        launch(x, {ceil_div(N, elements), THREADS}, vector_add_vectorized_kernel<T, PACKS>, x.data<T>(),
-               y.data<T>(), z.data<T>(), N);
+        launch(
+            x, {ceil_div(N, elements), THREADS}, vector_add_vectorized_kernel<T, PACKS>, x.data<T>(),
+            y.data<T>(), z.data<T>(), N);
     });
     return z.object;
 }

@@ -36,10 +36,11 @@ PASS_ON(cuDeviceGet, (CUdevice * device, int ordinal), (device, ordinal))
 PASS_ON(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device))
 PASS_ON(cuCtxSetCurrent, (CUcontext context), (context))
 PASS_ON(cuModuleLoadData, (CUmodule * module, const void* image), (module, image))
-PASS_ON(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name),
-        (function, module, name))
-PASS_ON(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, int value),
-        (function, attribute, value))
+PASS_ON(
+    cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name), (function, module, name))
+PASS_ON(
+    cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, int value),
+    (function, attribute, value))
 PASS_ON(cuMemAlloc, (CUdeviceptr * address, size_t bytes), (address, bytes))
 PASS_ON(cuMemsetD16, (CUdeviceptr address, unsigned short value, size_t count), (address, value, count))
 PASS_ON(cuMemcpyHtoD, (CUdeviceptr to, const void* from, size_t bytes), (to, from, bytes))
@@ -48,14 +49,16 @@ PASS_ON(cuStreamCreate, (CUstream * stream, unsigned flags), (stream, flags))
 PASS_ON(cuStreamSynchronize, (CUstream stream), (stream))
 PASS_ON(cuStreamBeginCapture, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
 PASS_ON(cuStreamEndCapture, (CUstream stream, CUgraph* graph), (stream, graph))
-PASS_ON(cuGraphInstantiateWithFlags, (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
-        (executable, graph, flags))
+PASS_ON(
+    cuGraphInstantiateWithFlags, (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
+    (executable, graph, flags))
 PASS_ON(cuGraphLaunch, (CUgraphExec executable, CUstream stream), (executable, stream))
-PASS_ON(cuLaunchKernel,
-        (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
-         void** extra),
-        (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, extra))
+PASS_ON(
+    cuLaunchKernel,
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
+     void** extra),
+    (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, extra))
 
 void check(CUresult result, const char* call) {
     if (result == CUDA_SUCCESS) return;

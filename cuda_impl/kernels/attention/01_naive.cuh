@@ -6,8 +6,8 @@
 
 // scale * q @ k.T -> s[B,Hq,Sq,Skv]; -inf where a row does not see a key. Grid: one block per 16 x 16 scores.
 template <typename T, int D>
-__global__ __launch_bounds__(256) void attention_scores_kernel(const T* q_ptr, const T* k_ptr, float* s_ptr,
-                                                               Problem p) {
+__global__ __launch_bounds__(256) void attention_scores_kernel(
+    const T* q_ptr, const T* k_ptr, float* s_ptr, Problem p) {
     const int tiles_m = (p.Sq + 15) / 16, tiles_n = (p.Skv + 15) / 16,
               tile = blockIdx.x % (tiles_m * tiles_n);
     const int head = blockIdx.x / (tiles_m * tiles_n);  // of B * Hq
@@ -24,8 +24,8 @@ __global__ __launch_bounds__(256) void attention_scores_kernel(const T* q_ptr, c
 
 // Replaces rows of scores by probabilities. Grid: one warp per row of B * Hq * Sq.
 template <int THREADS>
-__global__ __launch_bounds__(THREADS) void attention_softmax_kernel(float* s_ptr, float* lse_ptr,
-                                                                    index_t rows, int Skv) {
+__global__ __launch_bounds__(THREADS) void attention_softmax_kernel(
+    float* s_ptr, float* lse_ptr, index_t rows, int Skv) {
     const index_t row = (static_cast<index_t>(blockIdx.x) * THREADS + threadIdx.x) / WARP;
     const int lane = threadIdx.x % WARP;
     if (row >= rows) return;
@@ -43,8 +43,8 @@ __global__ __launch_bounds__(THREADS) void attention_softmax_kernel(float* s_ptr
 
 // p @ v -> o[B,Sq,Hq,D]. Grid: one block per THREADS / D rows of B * Hq * Sq.
 template <typename T, int D, int THREADS>
-__global__ __launch_bounds__(THREADS) void attention_values_kernel(const float* p_ptr, const T* v_ptr,
-                                                                   T* o_ptr, index_t rows, Problem p) {
+__global__ __launch_bounds__(THREADS) void attention_values_kernel(
+    const float* p_ptr, const T* v_ptr, T* o_ptr, index_t rows, Problem p) {
     const index_t row = static_cast<index_t>(blockIdx.x) * (THREADS / D) + threadIdx.x / D;
     const int d = threadIdx.x % D;
     if (row >= rows) return;

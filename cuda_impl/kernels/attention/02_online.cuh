@@ -17,9 +17,8 @@ __device__ __forceinline__ void load_rows(float* tile, const T* head, index_t st
 // Grid: one block per BLOCK_M rows of q of a head. Four threads share a row: each has every fourth key of a
 // tile, and every fourth 16-byte vector of o.
 template <typename T, int D, int BLOCK_M, int BLOCK_N>
-__global__ __launch_bounds__(BLOCK_M * 4, 1) void attention_online_kernel(const T* q_ptr, const T* k_ptr,
-                                                                          const T* v_ptr, T* o_ptr,
-                                                                          float* lse_ptr, Problem p) {
+__global__ __launch_bounds__(BLOCK_M * 4, 1) void attention_online_kernel(
+    const T* q_ptr, const T* k_ptr, const T* v_ptr, T* o_ptr, float* lse_ptr, Problem p) {
     constexpr int THREADS = BLOCK_M * 4, PITCH = D + 4, KEYS = BLOCK_N / 4;  // padding: conflict-free vectors
     using Float4 = Vec<float, 4>;
     DYNAMIC_SHARED(float, q_tile);

@@ -10,9 +10,8 @@
 // Grid: one block per 128 rows of q of a head, 4 warps; two blocks share a multiprocessor, and one multiplies
 // during the other's softmax. Two stages of BLOCK_N rows of k and of v.
 template <typename T, int D, int BLOCK_N>
-__global__ __launch_bounds__(128, 2) void attention_tensor_core_kernel(const T* q_ptr, const T* k_ptr,
-                                                                       const T* v_ptr, T* o_ptr,
-                                                                       float* lse_ptr, Problem p) {
+__global__ __launch_bounds__(128, 2) void attention_tensor_core_kernel(
+    const T* q_ptr, const T* k_ptr, const T* v_ptr, T* o_ptr, float* lse_ptr, Problem p) {
     constexpr int THREADS = 128, BLOCK_M = 128, COUNT = 2;
     DYNAMIC_SHARED(T, q_tile);
     T* const stages = q_tile + BLOCK_M * D;  // k, v; k, v

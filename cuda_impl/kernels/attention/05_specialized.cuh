@@ -8,12 +8,10 @@
 // Grid: one block per CONSUMERS * 64 rows of q of a head. Warpgroup 0: producer; the others: consumers, of
 // 64 rows each. A stage of the ring is one tile of k or v; they alternate.
 template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
-                             1) void attention_specialized_kernel(const __grid_constant__ TensorMap q_map,
-                                                                  const __grid_constant__ TensorMap k_map,
-                                                                  const __grid_constant__ TensorMap v_map,
-                                                                  T* o_ptr, float* lse_ptr, int Sq, int Skv,
-                                                                  int Hq, int Hk, int causal) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_specialized_kernel(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, int Sq, int Skv, int Hq, int Hk,
+    int causal) {
 #if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = CONSUMERS * GROUP_M, Q_BYTES = BLOCK_M * D * 2, BYTES = BLOCK_N * D * 2;
     static_assert(STAGES >= 2, "a tile of v and the next of k are in use at once");
@@ -45,8 +43,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
             mbarrier_t* const landed = &full[ring.stage];
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first round all are empty
             mbarrier_arrive_expect_bytes(landed, BYTES);
-            head_copy_to_shared(stages + ring.stage * BYTES, map, row, tile.head / (Hq / Hk), tile.batch,
-                                landed);
+            head_copy_to_shared(
+                stages + ring.stage * BYTES, map, row, tile.head / (Hq / Hk), tile.batch, landed);
             ring.advance();
         };
         mbarrier_arrive_expect_bytes(&q_full, Q_BYTES);

@@ -10,8 +10,8 @@ struct Strides {
 
 // The row of a head at a position.
 template <typename T>
-__device__ __forceinline__ const T* row_of(const T* ptr, const Strides& stride, int batch, int position,
-                                           int head) {
+__device__ __forceinline__ const T* row_of(
+    const T* ptr, const Strides& stride, int batch, int position, int head) {
     return ptr + batch * stride.b + position * stride.s + head * stride.h;
 }
 

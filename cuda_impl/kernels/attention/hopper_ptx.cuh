@@ -11,8 +11,8 @@
 // TMA load of rows of one head of x[B,S,H,D], from `row` on. The map has five dimensions, D % 64, S, D / 64,
 // H and B, and a box of 64, rows, D / 64, 1 and 1: one copy fills D / 64 pieces of `rows` rows of 128 bytes.
 // Rows outside the tensor are read as zeros, which count as bytes.
-__device__ __forceinline__ void head_copy_to_shared(void* to, const TensorMap* from, int row, int head,
-                                                    int batch, mbarrier_t* barrier) {
+__device__ __forceinline__ void head_copy_to_shared(
+    void* to, const TensorMap* from, int row, int head, int batch, mbarrier_t* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3, %2, %4, %5}], [%6];" ::"r"(shared_address(to)),
@@ -51,12 +51,14 @@ __device__ __forceinline__ void named_barrier_arrive(int id) {
         "}\n"                                                                                            \
         : __VA_ARGS__                                                                                    \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1))
-#define WGMMA_N64(type)                                                                         \
-    WGMMA("64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32, %33, %34, %35", "%36", "%37", \
-          THIRTY_TWO_OF(d, 0))
-#define WGMMA_N128(type)                                                                          \
-    WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
-          "%64, %65, %66, %67", "%68", "%69", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
+#define WGMMA_N64(type)                                                                       \
+    WGMMA(                                                                                    \
+        "64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32, %33, %34, %35", "%36", "%37", \
+        THIRTY_TWO_OF(d, 0))
+#define WGMMA_N128(type)                                                                        \
+    WGMMA(                                                                                      \
+        "128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
+        "%64, %65, %66, %67", "%68", "%69", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
 
 template <typename T>
 __device__ __forceinline__ void wgmma_from_registers(float (&d)[32], const unsigned* a, matrix_t b) {

@@ -20,8 +20,8 @@ constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 240 : 160;
 
 // s = a warpgroup's rows of q @ a tile of k, transposed: D / 16 wgmma, both operands from shared memory.
 template <typename T, int D, int BLOCK_M, int COUNT>
-__device__ __forceinline__ void multiply_qk(float (&s)[COUNT], const unsigned char* q,
-                                            const unsigned char* k) {
+__device__ __forceinline__ void multiply_qk(
+    float (&s)[COUNT], const unsigned char* q, const unsigned char* k) {
     constexpr int BLOCK_N = 2 * COUNT;
     const matrix_t q_first = matrix_descriptor(q, 0), k_first = matrix_descriptor(k, 0);
     wgmma_fence();
@@ -37,8 +37,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[COUNT], const unsigned ch
 
 // o += p @ a tile of v: BLOCK_N / 16 wgmma. p comes from registers: no store to shared memory, no barrier.
 template <typename T, int WORDS, int COUNT>
-__device__ __forceinline__ void multiply_pv(float (&o)[COUNT], const unsigned (&p)[WORDS],
-                                            const unsigned char* v) {
+__device__ __forceinline__ void multiply_pv(
+    float (&o)[COUNT], const unsigned (&p)[WORDS], const unsigned char* v) {
     constexpr int BLOCK_N = 4 * WORDS;
     const matrix_t v_first = matrix_descriptor(v, BLOCK_N * LINE_BYTES);
     wgmma_fence();

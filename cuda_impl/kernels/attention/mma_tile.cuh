@@ -33,8 +33,8 @@ __device__ __forceinline__ void mma(float* c, const unsigned* a, unsigned b0, un
 // c[16 * COUNT,COLUMNS] = a[16 * COUNT,D] @ b[COLUMNS,D]^T, a's rows from `row` on. Each fragment of b serves
 // COUNT products.
 template <int D, int COLUMNS, int COUNT, typename T>
-__device__ __forceinline__ void multiply_transposed(float (&c)[COUNT][COLUMNS / 2], const T* a_tile, int row,
-                                                    const T* b_tile) {
+__device__ __forceinline__ void multiply_transposed(
+    float (&c)[COUNT][COLUMNS / 2], const T* a_tile, int row, const T* b_tile) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int r = 0; r < COUNT; ++r) {
@@ -62,8 +62,8 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[COUNT][COLUMNS / 
 
 // c[16 * COUNT,D] += a[16 * COUNT,ROWS] @ b[ROWS,D].
 template <int D, int ROWS, int COUNT, typename T>
-__device__ __forceinline__ void multiply_add(float (&c)[COUNT][D / 2], const unsigned (&a)[COUNT][ROWS / 4],
-                                             const T* b_tile) {
+__device__ __forceinline__ void multiply_add(
+    float (&c)[COUNT][D / 2], const unsigned (&a)[COUNT][ROWS / 4], const T* b_tile) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < ROWS / 16; ++k) {

@@ -10,10 +10,9 @@
 // arrives while one is used. Scores are computed transposed, keys by queries: so p^T and ds^T are in
 // registers as left operands need them. `use(ds, head, first_query)` gets a warp's ds^T of every tile.
 template <typename T, int D, int BLOCK_M, int BLOCK_N, typename Use>
-__device__ __forceinline__ void loop_over_queries(const T* q_ptr, const T* k_ptr, const T* v_ptr,
-                                                  const T* do_ptr, const float* lse2_ptr,
-                                                  const float* delta_ptr, T* dk_ptr, T* dv_ptr,
-                                                  const Problem& p, T* k_tile, const Use& use) {
+__device__ __forceinline__ void loop_over_queries(
+    const T* q_ptr, const T* k_ptr, const T* v_ptr, const T* do_ptr, const float* lse2_ptr,
+    const float* delta_ptr, T* dk_ptr, T* dv_ptr, const Problem& p, T* k_tile, const Use& use) {
     constexpr int THREADS = BLOCK_N * 2;
     T* v_tile = k_tile + BLOCK_N * D;
     T* stages = v_tile + BLOCK_N * D;                                        // q, do; q, do
@@ -32,14 +31,15 @@ __device__ __forceinline__ void loop_over_queries(const T* q_ptr, const T* k_ptr
         const int begin = (first_tile + step % tiles) * BLOCK_M;
         T* q_tile = stages + stage * 2 * BLOCK_M * D;
         fetch_rows<D, BLOCK_M, THREADS>(q_tile, head_of(q_ptr, p.q, batch, head), p.q.s, begin, p.Sq);
-        fetch_rows<D, BLOCK_M, THREADS>(q_tile + BLOCK_M * D, head_of(do_ptr, p.d_o, batch, head), p.d_o.s,
-                                        begin, p.Sq);
+        fetch_rows<D, BLOCK_M, THREADS>(
+            q_tile + BLOCK_M * D, head_of(do_ptr, p.d_o, batch, head), p.d_o.s, begin, p.Sq);
         if (threadIdx.x < BLOCK_M / 2) {  // 16 bytes a thread: first lse2, then delta
             const int i = threadIdx.x % (BLOCK_M / 4) * 4;
             const bool is_lse2 = threadIdx.x < BLOCK_M / 4;
             const float* from = is_lse2 ? lse2_ptr : delta_ptr;
-            cp_async_16(row_stages + (stage * 2 + !is_lse2) * BLOCK_M + i,
-                        from + (index_t(batch) * p.Hq + head) * p.pitch + begin + i, 16);
+            cp_async_16(
+                row_stages + (stage * 2 + !is_lse2) * BLOCK_M + i,
+                from + (index_t(batch) * p.Hq + head) * p.pitch + begin + i, 16);
         }
         cp_async_commit();
     };
@@ -104,8 +104,8 @@ __global__ __launch_bounds__(BLOCK_N * 2) void attention_backward_split_dkdv_ker
     const float* delta_ptr, T* dk_ptr, T* dv_ptr, Problem p) {
     DYNAMIC_SHARED(T, k_tile);
     const auto ignore = [](const unsigned (&)[BLOCK_M / 16][4], int, int) {};
-    loop_over_queries<T, D, BLOCK_M, BLOCK_N>(q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dk_ptr,
-                                              dv_ptr, p, k_tile, ignore);
+    loop_over_queries<T, D, BLOCK_M, BLOCK_N>(
+        q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, p, k_tile, ignore);
 }
 
 // Grid: a block per BLOCK_M queries of a head; a warp has 16 of them. Two stages of k and v. With a causal
@@ -130,10 +130,10 @@ __global__ __launch_bounds__(BLOCK_M * 2) void attention_backward_split_dq_kerne
 
     const auto fetch = [&](int tile) {
         T* k_tile = stages + tile % 2 * 2 * BLOCK_N * D;
-        fetch_rows<D, BLOCK_N, THREADS>(k_tile, head_of(k_ptr, p.k, batch, kv_head), p.k.s, tile * BLOCK_N,
-                                        p.Skv);
-        fetch_rows<D, BLOCK_N, THREADS>(k_tile + BLOCK_N * D, head_of(v_ptr, p.v, batch, kv_head), p.v.s,
-                                        tile * BLOCK_N, p.Skv);
+        fetch_rows<D, BLOCK_N, THREADS>(
+            k_tile, head_of(k_ptr, p.k, batch, kv_head), p.k.s, tile * BLOCK_N, p.Skv);
+        fetch_rows<D, BLOCK_N, THREADS>(
+            k_tile + BLOCK_N * D, head_of(v_ptr, p.v, batch, kv_head), p.v.s, tile * BLOCK_N, p.Skv);
         cp_async_commit();
     };
     fetch_rows<D, BLOCK_M, THREADS>(q_tile, head_of(q_ptr, p.q, batch, head), p.q.s, first_query, p.Sq);

@@ -61,14 +61,14 @@ __global__ __launch_bounds__(BLOCK_N * 2) void attention_backward_fused_kernel(
             for (int n = 0; n < PART / 8; ++n) add_pair(dq_row + n * 8, dq[n][2 * half], dq[n][2 * half + 1]);
         }
     };
-    loop_over_queries<T, D, BLOCK_M, BLOCK_N>(q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dk_ptr,
-                                              dv_ptr, p, k_tile, add_dq);
+    loop_over_queries<T, D, BLOCK_M, BLOCK_N>(
+        q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, p, k_tile, add_dq);
 }
 
 // dq = scale * sum, rounded once. Grid: a thread per 4 elements.
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void attention_backward_round_kernel(const float* sum_ptr, T* dq_ptr,
-                                                                           index_t elements, float scale) {
+__global__ __launch_bounds__(THREADS) void attention_backward_round_kernel(
+    const float* sum_ptr, T* dq_ptr, index_t elements, float scale) {
     const index_t i = (index_t(blockIdx.x) * THREADS + threadIdx.x) * 4;
     if (i >= elements) return;
     const Vec<float, 4> sum = load_vec<4>(sum_ptr + i);

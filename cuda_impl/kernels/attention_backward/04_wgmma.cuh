@@ -39,8 +39,9 @@ __device__ __forceinline__ void multiply_lines(float (&d)[COUNT], unsigned a, un
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
         const int piece = k / PIECE_D, in_line = k % PIECE_D * 2;
-        wgmma<T, false, false>(d, a_first + ((piece * A_ROWS * LINE_BYTES + in_line) >> 4),
-                               b_first + ((piece * B_ROWS * LINE_BYTES + in_line) >> 4), k > 0);
+        wgmma<T, false, false>(
+            d, a_first + ((piece * A_ROWS * LINE_BYTES + in_line) >> 4),
+            b_first + ((piece * B_ROWS * LINE_BYTES + in_line) >> 4), k > 0);
     }
     wgmma_commit_group();
 }
@@ -65,8 +66,8 @@ __device__ __forceinline__ void round_sums(unsigned (&a)[COUNT / 2], const float
 
 // Stores a warp's factor * sums[16,D] to rows of a gradient from `row` on, those before `end`.
 template <int D, typename T>
-__device__ __forceinline__ void store_gradient(T* head, index_t stride_s, int row, int end, float factor,
-                                               const float (&sums)[D / 2]) {
+__device__ __forceinline__ void store_gradient(
+    T* head, index_t stride_s, int row, int end, float factor, const float (&sums)[D / 2]) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -210,8 +211,9 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
 #pragma unroll
         for (int n = 0; n < BLOCK_M / 16; ++n) {
             const int row = own + lane % 16, vector = (2 * n + lane / 16) ^ row % 8;
-            stmatrix_x4(ds_lines + row * LINE_BYTES + vector * 16, left_ds[4 * n], left_ds[4 * n + 1],
-                        left_ds[4 * n + 2], left_ds[4 * n + 3]);
+            stmatrix_x4(
+                ds_lines + row * LINE_BYTES + vector * 16, left_ds[4 * n], left_ds[4 * n + 1],
+                left_ds[4 * n + 2], left_ds[4 * n + 3]);
         }
         add_product<T, BLOCK_M>(dk, left_ds, q_at());
         fence_proxy_async();
@@ -250,8 +252,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
 // dq = scale * sum, rounded once, from sums in the order of a warpgroup's registers. Grid: a block of a
 // warpgroup per 64 queries and half of D.
 template <typename T, int D>
-__global__ __launch_bounds__(WARPGROUP) void attention_backward_place_kernel(const float* sum_ptr, T* dq_ptr,
-                                                                             Problem p) {
+__global__ __launch_bounds__(WARPGROUP) void attention_backward_place_kernel(
+    const float* sum_ptr, T* dq_ptr, Problem p) {
     const int tiles = p.pitch / 64, half_d = blockIdx.x % 2, tile = blockIdx.x / 2 % tiles;
     const index_t head = blockIdx.x / 2 / tiles;  // of all batches
     const float4* sums = reinterpret_cast<const float4*>(sum_ptr + index_t(blockIdx.x) * (32 * D));

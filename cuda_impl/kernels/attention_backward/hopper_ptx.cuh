@@ -17,8 +17,8 @@ __device__ __forceinline__ matrix_t descriptor_at(unsigned address, unsigned nex
 
 // Adds fp32 elements of shared memory to global memory: one thread issues it, TMA executes it. Addresses and
 // size are multiples of 16 bytes. The caller commits it to a bulk group. Predicated, not branched over.
-__device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to, const float* from,
-                                                      unsigned bytes) {
+__device__ __forceinline__ void bulk_add_to_global_if(
+    bool condition, float* to, const float* from, unsigned bytes) {
     asm volatile(
         "{\n"
         ".reg .pred issues;\n"
@@ -30,8 +30,8 @@ __device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to,
 }
 
 // stmatrix_x4 of transposed matrices: of each, lane l has rows 2 * (l % 4) and the next of column l / 4.
-__device__ __forceinline__ void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2,
-                                                  unsigned m3) {
+__device__ __forceinline__ void stmatrix_x4_trans(
+    void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
         "r"(m0), "r"(m1), "r"(m2), "r"(m3)

@@ -21,10 +21,9 @@ __device__ __forceinline__ const T* head_of(const T* ptr, const Strides& stride,
 // delta = rowsum(do * o), and lse to base 2. A row without keys has lse2 = +infinity, and so have the rows
 // from Sq to pitch: then p = exp2(s - lse2) = 0 without a branch. Grid: a warp per row.
 template <typename T, int D, int THREADS>
-__global__ __launch_bounds__(THREADS) void attention_backward_delta_kernel(const T* o_ptr, const T* do_ptr,
-                                                                           const float* lse_ptr,
-                                                                           float* delta_ptr, float* lse2_ptr,
-                                                                           index_t rows, Problem p) {
+__global__ __launch_bounds__(THREADS) void attention_backward_delta_kernel(
+    const T* o_ptr, const T* do_ptr, const float* lse_ptr, float* delta_ptr, float* lse2_ptr, index_t rows,
+    Problem p) {
     const index_t row = (index_t(blockIdx.x) * THREADS + threadIdx.x) / WARP;
     if (row >= rows) return;
     const int lane = threadIdx.x % WARP, i = row % p.pitch;

@@ -7,8 +7,8 @@
 
 // c[16,COLUMNS] = a[16,D] b[COLUMNS,D]^T, a's rows from `row` on.
 template <int D, int COLUMNS, typename T>
-__device__ __forceinline__ void multiply_transposed(float (&c)[COLUMNS / 8][4], const T* a_tile, int row,
-                                                    const T* b_tile) {
+__device__ __forceinline__ void multiply_transposed(
+    float (&c)[COLUMNS / 8][4], const T* a_tile, int row, const T* b_tile) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; ++n) {
@@ -40,8 +40,8 @@ __device__ __forceinline__ void round_to(unsigned (&a)[ROWS / 16][4], const floa
 
 // c[16,D] += a[16,ROWS] b[ROWS,D].
 template <int D, int ROWS, typename T>
-__device__ __forceinline__ void multiply_add(float (&c)[D / 8][4], const unsigned (&a)[ROWS / 16][4],
-                                             const T* b_tile) {
+__device__ __forceinline__ void multiply_add(
+    float (&c)[D / 8][4], const unsigned (&a)[ROWS / 16][4], const T* b_tile) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < ROWS / 16; ++k) {
@@ -57,8 +57,8 @@ __device__ __forceinline__ void multiply_add(float (&c)[D / 8][4], const unsigne
 
 // Stores factor * c[16,D] to rows of a gradient from `row` on, those before `end`.
 template <int D, typename T>
-__device__ __forceinline__ void store_rows(T* head, index_t stride_s, int row, int end, float factor,
-                                           const float (&c)[D / 8][4]) {
+__device__ __forceinline__ void store_rows(
+    T* head, index_t stride_s, int row, int end, float factor, const float (&c)[D / 8][4]) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

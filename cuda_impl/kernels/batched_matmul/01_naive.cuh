@@ -6,11 +6,9 @@
 // Grid: one block per THREADS elements of c; neighbouring threads have neighbouring elements. a and b have
 // any strides.
 template <typename T, int THREADS>
-__global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* a_ptr, const T* b_ptr,
-                                                                       T* c_ptr, index_t B, index_t N,
-                                                                       index_t stride_ab, index_t stride_ai,
-                                                                       index_t stride_aj, index_t stride_bb,
-                                                                       index_t stride_bi, index_t stride_bj) {
+__global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, index_t N, index_t stride_ab, index_t stride_ai,
+    index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
     const index_t element = index_t(blockIdx.x) * THREADS + threadIdx.x;
     if (element >= B * N * N) return;
     const index_t matrix = element / (N * N), i = element / N % N, j = element % N;

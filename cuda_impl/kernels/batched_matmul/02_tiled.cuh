@@ -8,9 +8,9 @@
 // columns of many rows and keeps AHEAD loads in flight. VEC is 16 bytes' worth of elements, or 1 for operands
 // of any strides.
 template <typename T, int VEC>
-__device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t first, index_t B, int N,
-                                             int side, int matrices, index_t stride_b, index_t stride_i,
-                                             index_t stride_j) {
+__device__ __forceinline__ void fetch_floats(
+    float* tiles, const T* ptr, index_t first, index_t B, int N, int side, int matrices, index_t stride_b,
+    index_t stride_i, index_t stride_j) {
     constexpr int AHEAD = 4, WIDE = VEC > 1 ? 4 : 1;
     const int vectors = side / VEC;  // per row; N is a whole number of them
     const int pitch = side + 4, step = blockDim.x / vectors;

@@ -24,8 +24,8 @@ struct Run {
     int before, end;  // elements of the vectors before `first`, and of all of them
     bool covered;     // the matrices are contiguous, and no vector has memory outside the operand
 
-    __device__ __forceinline__ Run(const T* ptr, index_t m, int matrices, index_t B, int N,
-                                   const Strides& stride)
+    __device__ __forceinline__
+    Run(const T* ptr, index_t m, int matrices, index_t B, int N, const Strides& stride)
         : first(ptr + m * stride.matrix), before(skew(first)), end((before + matrices * N * N + 7) / 8 * 8) {
         const bool by_rows = stride.row == N && stride.column == 1;
         const bool by_columns = stride.row == 1 && stride.column == N;
@@ -44,8 +44,8 @@ struct Run {
 // the vectors that fetch_tiles gives it, and loads them element by element into registers, so that many loads
 // are in flight. The barrier lets all threads read a run before tiles overwrite it.
 template <int BLOCK_N, typename T>
-__device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices, int N,
-                                           const Strides& stride) {
+__device__ __forceinline__ void make_tiles(
+    T* tiles, const T* ptr, int matrices, int N, const Strides& stride) {
     constexpr int VECTORS = BLOCK_N / 8, THREADS = 2 * BLOCK_N;  // per matrix
     const int own = threadIdx.x / THREADS, row = threadIdx.x % THREADS / VECTORS;
     const int column = threadIdx.x % VECTORS * 8;

@@ -23,8 +23,8 @@ __device__ __forceinline__ int swizzle(int row, int vector) {
 // registers. In the tile of matrix `own` a thread has one 16-byte vector of `row` and of every 16th row after
 // it. Coalesced. `stride_row` is of a row of the tile.
 template <int BLOCK_N, typename T>
-__device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t first, index_t B, int N,
-                                            index_t stride_matrix, index_t stride_row) {
+__device__ __forceinline__ void fetch_tiles(
+    T* tiles, const T* ptr, index_t first, index_t B, int N, index_t stride_matrix, index_t stride_row) {
     constexpr int VECTORS = BLOCK_N / 8, THREADS = 2 * BLOCK_N;  // per matrix
     const int own = threadIdx.x / THREADS, row = threadIdx.x % THREADS / VECTORS;
     const int vector = threadIdx.x % VECTORS;
@@ -56,8 +56,8 @@ __device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile
 
 // A warp's 16 rows of c from row `begin` on: these rows of a times all of b.
 template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, typename T>
-__device__ __forceinline__ void multiply(float (&sum)[BLOCK_N / 8][4], const T* a_tile, const T* b_tile,
-                                         int begin) {
+__device__ __forceinline__ void multiply(
+    float (&sum)[BLOCK_N / 8][4], const T* a_tile, const T* b_tile, int begin) {
 #pragma unroll
     for (int k = 0; k < BLOCK_N; k += 16) {
         unsigned a[4];  // pairs along K are along a's rows, and down b's columns
@@ -77,8 +77,8 @@ __device__ __forceinline__ void multiply(float (&sum)[BLOCK_N / 8][4], const T* 
 // If a is row-major, no other warp reads these rows. If a is column-major, they hold parts of every warp's
 // rows, and a block barrier is needed first.
 template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, typename T>
-__device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c_ptr, index_t first,
-                                              index_t B, int N) {
+__device__ __forceinline__ void multiply_rows(
+    T* a_tiles, const T* b_tiles, T* c_ptr, index_t first, index_t B, int N) {
     constexpr int VECTORS = BLOCK_N / 8, WARPS = BLOCK_N / 16;  // per row, per matrix
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int own = warp / WARPS, begin = warp % WARPS * 16;

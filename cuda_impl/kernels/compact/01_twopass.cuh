@@ -5,9 +5,8 @@
 
 // Grid: one block per tile.
 template <typename T, int ITEMS, int THREADS>
-__global__ __launch_bounds__(THREADS) void compact_count_kernel(const T* __restrict__ x_ptr, index_t N,
-                                                                index_t stride_xn,
-                                                                index_t* __restrict__ tile_counts) {
+__global__ __launch_bounds__(THREADS) void compact_count_kernel(
+    const T* __restrict__ x_ptr, index_t N, index_t stride_xn, index_t* __restrict__ tile_counts) {
     T x[ITEMS];
     const unsigned kept = load_tile<THREADS>(x, x_ptr, N, stride_xn, blockIdx.x);
     const int count = block_reduce<Sum, THREADS>(__popc(kept));
@@ -38,10 +37,9 @@ __global__ __launch_bounds__(THREADS) void compact_scan_kernel(index_t* tile_cou
 
 // Grid: as compact_count_kernel.
 template <typename T, int ITEMS, int THREADS>
-__global__ __launch_bounds__(THREADS) void compact_scatter_kernel(const T* __restrict__ x_ptr,
-                                                                  T* __restrict__ y_ptr, index_t N,
-                                                                  index_t stride_xn,
-                                                                  const index_t* __restrict__ tile_counts) {
+__global__ __launch_bounds__(THREADS) void compact_scatter_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xn,
+    const index_t* __restrict__ tile_counts) {
     T x[ITEMS];
     const unsigned kept = load_tile<THREADS>(x, x_ptr, N, stride_xn, blockIdx.x);
     T* place = y_ptr + tile_counts[blockIdx.x] + scan_warps<THREADS>(warp_reduce<Sum>(__popc(kept))).before;

@@ -7,9 +7,8 @@
 
 // Grid: one block per tile.
 template <typename T, int ITEMS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
-                                                                          T* __restrict__ y_ptr, index_t N,
-                                                                          index_t stride_xn, word_t* words) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(
+    const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xn, word_t* words) {
     __shared__ index_t shared_ticket;  // 8 bytes like the other variables: no compiler-dependent padding
     word_t* tile_words = words + 1;
     if (threadIdx.x == 0) shared_ticket = take_ticket(words);

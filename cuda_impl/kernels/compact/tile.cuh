@@ -18,8 +18,8 @@ __device__ __forceinline__ bool is_kept(float value) {
 // Loads the thread's elements of a tile. Returns a bit per element, set if it is kept: comparing again later
 // would make the compiler keep all of x in fp32.
 template <int THREADS, int ITEMS, typename T>
-__device__ __forceinline__ unsigned load_tile(T (&x)[ITEMS], const T* x_ptr, index_t N, index_t stride_xn,
-                                              index_t tile) {
+__device__ __forceinline__ unsigned load_tile(
+    T (&x)[ITEMS], const T* x_ptr, index_t N, index_t stride_xn, index_t tile) {
     static_assert(ITEMS <= 32, "a bit a step");
     const index_t begin = tile * THREADS * ITEMS;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;

@@ -31,6 +31,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_grouped_k
         __syncwarp();  // all lanes have read it
     }
     T* o = o_ptr + (unit.b * Hk * G + unit.first_head) * D;
-    combine_warps(of_heads, reinterpret_cast<float*>(tiles), unit.heads,
-                  [&](int head, int d, float value, float) { o[head * D + d] = T(value); });
+    combine_warps(
+        of_heads, reinterpret_cast<float*>(tiles), unit.heads,
+        [&](int head, int d, float value, float) { o[head * D + d] = T(value); });
 }

@@ -20,8 +20,9 @@ struct Chunk {
 // Writes a block's part: to o_part[B,Hq,splits,D] and lse_part[B,Hq,splits], in fp32 and base 2. A part
 // without tokens is 0, and its lse is -inf.
 template <typename T, int D>
-__device__ __forceinline__ void store_part(const HeadTile<T, D>& of_heads, float* shared, const Unit& unit,
-                                           index_t Hq, int splits, float* o_part_ptr, float* lse_part_ptr) {
+__device__ __forceinline__ void store_part(
+    const HeadTile<T, D>& of_heads, float* shared, const Unit& unit, index_t Hq, int splits,
+    float* o_part_ptr, float* lse_part_ptr) {
     const index_t first = (unit.b * Hq + unit.first_head) * splits + unit.split;
     combine_warps(of_heads, shared, unit.heads, [&](int head, int d, float o, float lse) {
         const index_t part = first + index_t(head) * splits;
@@ -57,15 +58,14 @@ __global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_split_ker
         of_heads.include(tile, chunk.end - n, scale_log2);
         __syncwarp();  // all lanes have read it
     }
-    store_part(of_heads, reinterpret_cast<float*>(tiles), unit, index_t(Hk) * G, splits, o_part_ptr,
-               lse_part_ptr);
+    store_part(
+        of_heads, reinterpret_cast<float*>(tiles), unit, index_t(Hk) * G, splits, o_part_ptr, lse_part_ptr);
 }
 
 // Grid: block b * Hq + h, a thread per element of its output.
 template <typename T, int D>
-__global__ __launch_bounds__(D) void decode_attention_combine_kernel(const float* o_part_ptr,
-                                                                     const float* lse_part_ptr, T* o_ptr,
-                                                                     int splits) {
+__global__ __launch_bounds__(D) void decode_attention_combine_kernel(
+    const float* o_part_ptr, const float* lse_part_ptr, T* o_ptr, int splits) {
     const index_t first_part = index_t(blockIdx.x) * splits;
     float max = negative_infinity(), sum = 0.0f, o = 0.0f;
     for (int split = threadIdx.x % WARP; split < splits; split += WARP) {

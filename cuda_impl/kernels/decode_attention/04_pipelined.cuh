@@ -45,6 +45,6 @@ __global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_pipelined
         free_stage = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
-    store_part(of_heads, reinterpret_cast<float*>(tiles), unit, index_t(Hk) * G, splits, o_part_ptr,
-               lse_part_ptr);
+    store_part(
+        of_heads, reinterpret_cast<float*>(tiles), unit, index_t(Hk) * G, splits, o_part_ptr, lse_part_ptr);
 }

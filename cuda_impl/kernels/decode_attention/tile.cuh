@@ -47,8 +47,8 @@ __device__ __forceinline__ void fetch_rows(T* tile, const T* rows, index_t strid
 
 // Starts the copies of a tile: keys, then values, of the tokens from n on, `tokens` of which exist.
 template <int D, typename T>
-__device__ __forceinline__ void fetch_tile(T* tile, const Sequence<T>& sequence, index_t page, int n,
-                                           int tokens) {
+__device__ __forceinline__ void fetch_tile(
+    T* tile, const Sequence<T>& sequence, index_t page, int n, int tokens) {
     fetch_rows<T, D>(tile, sequence.key(page, n), sequence.stride_kn, tokens);
     fetch_rows<T, D>(tile + TOKENS * D, sequence.value(page, n), sequence.stride_vn, tokens);
 }
@@ -125,8 +125,8 @@ struct HeadTile {
 // Combines the warps' tiles and calls store(head, d, o, lse) for every element of `heads` heads; lse is in
 // base 2. `shared` holds WARPS * HEADS * D floats.
 template <typename T, int D, typename Store>
-__device__ __forceinline__ void combine_warps(const HeadTile<T, D>& tile, float* shared, int heads,
-                                              Store store) {
+__device__ __forceinline__ void combine_warps(
+    const HeadTile<T, D>& tile, float* shared, int heads, Store store) {
     __shared__ float max_of[WARPS][HEADS], sum_of[WARPS][HEADS];
     const int warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     __syncthreads();  // all warps have read their last tile, whose memory this is

@@ -14,9 +14,8 @@
 #include "softmax/tile.cuh"
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T* x_ptr, T* y_ptr, index_t M,
-                                                                        index_t N, index_t stride_xm,
-                                                                        int chunks, word_t* chunk_results) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
+    const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int chunks, word_t* chunk_results) {
     constexpr int BLOCK_N = THREADS * PACKS * VEC;
     Packed<T, VEC> next[PACKS], x[PACKS], kept[PACKS], old[PACKS];  // a chunk's register pipeline
     const int blocks = gridDim.x, block = blockIdx.x;
@@ -25,8 +24,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T*
     const auto load_next = [&] {
         if (next_chunk.m < M) {
             const index_t begin = static_cast<index_t>(next_chunk.c) * BLOCK_N;
-            load_tile<THREADS>(next, x_ptr + next_chunk.m * stride_xm + begin,
-                               tile_columns<BLOCK_N>(N, begin));
+            load_tile<THREADS>(
+                next, x_ptr + next_chunk.m * stride_xm + begin, tile_columns<BLOCK_N>(N, begin));
         }
         next_chunk.advance(step, chunks);
     };
@@ -53,8 +52,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T*
         chunk.advance(step, chunks);
         if (writes) {
             const index_t begin = static_cast<index_t>(old_chunk.c) * BLOCK_N;
-            store_tile<THREADS>(y_ptr + old_chunk.m * N + begin, old, old_row,
-                                tile_columns<BLOCK_N>(N, begin));
+            store_tile<THREADS>(
+                y_ptr + old_chunk.m * N + begin, old, old_row, tile_columns<BLOCK_N>(N, begin));
             old_chunk.advance(step, chunks);
         }
         __syncthreads();  // all have read what block_combine shared

@@ -10,9 +10,8 @@
 #include "softmax/tile.cuh"
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS)
-    CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm,
-                                                    index_t slice) {
+__global__ __launch_bounds__(THREADS) CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
+    const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * PACKS * VEC;

@@ -31,9 +31,8 @@ struct Cursor {
 };
 
 template <typename T, int PACKS, int THREADS, int SLOTS, int LAG, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* x_ptr, T* y_ptr, index_t M,
-                                                                       index_t N, index_t stride_xm,
-                                                                       int chunks, word_t* chunk_results) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(
+    const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int chunks, word_t* chunk_results) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * PACKS * VEC;
@@ -48,8 +47,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* 
             const unsigned bytes = tile_columns<BLOCK_N>(N, begin) * sizeof(T);
             fence_proxy_async();  // orders the block's reads of the slot before TMA overwrites it
             mbarrier_arrive_expect_bytes(&full[slot], bytes);
-            bulk_copy_to_shared(x_shared + slot * BLOCK_N, x_ptr + next.m * stride_xm + begin, bytes,
-                                &full[slot]);
+            bulk_copy_to_shared(
+                x_shared + slot * BLOCK_N, x_ptr + next.m * stride_xm + begin, bytes, &full[slot]);
         }
         next.advance(step, chunks);
     };

@@ -42,8 +42,8 @@ __device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&
 }
 
 template <int THREADS, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS], Running row,
-                                           int columns) {
+__device__ __forceinline__ void store_tile(
+    T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS], Running row, int columns) {
     const float inverse_sum = 1.0f / row.sum;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {

@@ -29,17 +29,18 @@ __global__ __launch_bounds__(WARPS* WARP) void w4a16_matmul_tensor_core_kernel(
     const auto fetch = [&](int group) {
         if (group < groups) {
             const int stage = group % STAGES;
-            fetch_a<BLOCK_M, WARPS * WARP>(a_tiles + stage * A_TILE, a_ptr, lda, begin_m, M,
-                                           static_cast<index_t>(group) * GROUP, K);
+            fetch_a<BLOCK_M, WARPS * WARP>(
+                a_tiles + stage * A_TILE, a_ptr, lda, begin_m, M, static_cast<index_t>(group) * GROUP, K);
             const index_t word = static_cast<index_t>(group) * (GROUP / NIBBLES) + lane % 4 * 4;
             const index_t left = words - word < 4 ? words - word : 4;
 #pragma unroll
             for (int j = 0; j < MATRICES_N; ++j) {
                 const index_t n = warp_n + j * 8 + lane / 4;
                 const bool inside = n < N && left > 0;
-                cp_async_16(w_tiles + stage * W_TILE + own + j * WARP,
-                            inside ? packed_ptr + n * ldp + word : packed_ptr,
-                            inside ? static_cast<int>(left) * 4 : 0);
+                cp_async_16(
+                    w_tiles + stage * W_TILE + own + j * WARP,
+                    inside ? packed_ptr + n * ldp + word : packed_ptr,
+                    inside ? static_cast<int>(left) * 4 : 0);
             }
         }
         cp_async_commit();

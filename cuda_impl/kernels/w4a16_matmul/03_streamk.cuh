@@ -72,22 +72,24 @@ __global__ __launch_bounds__(WARPS* WARP) void w4a16_matmul_streamk_kernel(
         if (fetched.more()) {
             const int tile = fetched.tile, group = fetched.group, stage = stage_to_fill;
             const index_t begin_n = static_cast<index_t>(tile / tiles_m) * BLOCK_N;
-            fetch_a<BLOCK_M, THREADS>(a_tiles + stage * A_TILE, a_ptr, lda,
-                                      static_cast<index_t>(tile % tiles_m) * BLOCK_M, M,
-                                      static_cast<index_t>(group) * GROUP, K);
+            fetch_a<BLOCK_M, THREADS>(
+                a_tiles + stage * A_TILE, a_ptr, lda, static_cast<index_t>(tile % tiles_m) * BLOCK_M, M,
+                static_cast<index_t>(group) * GROUP, K);
             const index_t matrix = begin_n / 8 + warp * MATRICES_N;
 #pragma unroll
             for (int j = 0; j < MATRICES_N; ++j) {
                 const bool inside = (matrix + j) * 8 < N;
                 const index_t from = ((matrix + j) * groups + group) * WARP + lane;
-                cp_async_16(w_tiles + stage * W_TILE + own + j * WARP, weights_ptr + (inside ? from : 0),
-                            inside ? 16 : 0);
+                cp_async_16(
+                    w_tiles + stage * W_TILE + own + j * WARP, weights_ptr + (inside ? from : 0),
+                    inside ? 16 : 0);
             }
             if (threadIdx.x < BLOCK_N / 4) {
                 const index_t n = begin_n + threadIdx.x * 4;
                 const bool inside = n < rows;
-                cp_async_16(s_tiles + stage * BLOCK_N + threadIdx.x * 4,
-                            scale_words_ptr + (inside ? group * rows + n : 0), inside ? 16 : 0);
+                cp_async_16(
+                    s_tiles + stage * BLOCK_N + threadIdx.x * 4,
+                    scale_words_ptr + (inside ? group * rows + n : 0), inside ? 16 : 0);
             }
             fetched.next();
             stage_to_fill = stage + 1 < STAGES ? stage + 1 : 0;
@@ -143,8 +145,9 @@ __global__ __launch_bounds__(WARPS* WARP) void w4a16_matmul_streamk_kernel(
                     mine[0] += four.x, mine[1] += four.y, mine[2] += four.z, mine[3] += four.w;
                 }
             }
-            store_tile(y_ptr, total, static_cast<index_t>(tile % tiles_m) * BLOCK_M,
-                       static_cast<index_t>(tile / tiles_m) * BLOCK_N + warp * WARP_N, M, N);
+            store_tile(
+                y_ptr, total, static_cast<index_t>(tile % tiles_m) * BLOCK_M,
+                static_cast<index_t>(tile / tiles_m) * BLOCK_N + warp * WARP_N, M, N);
         }
 #pragma unroll
         for (int i = 0; i < MATRICES_M * MATRICES_N * 4; ++i) {

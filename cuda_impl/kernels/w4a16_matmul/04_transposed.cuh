@@ -88,12 +88,14 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
             mbarrier_arrive_expect_bytes(&full[stage], A_BYTES + count * PIECE_BYTES);
             for (int i = 0; i < count; ++i) {
                 const index_t from = static_cast<index_t>(piece + i) * groups + group;
-                fetch_piece(w_tiles + stage * W_BYTES + i * PIECE_BYTES, pieces_ptr + from * PIECE_BYTES,
-                            evict_first, &full[stage]);
+                fetch_piece(
+                    w_tiles + stage * W_BYTES + i * PIECE_BYTES, pieces_ptr + from * PIECE_BYTES, evict_first,
+                    &full[stage]);
             }
             for (int half = 0; half < 2; ++half) {
-                tensor_copy_to_shared(a_tiles + stage * A_BYTES + half * A_HALF, &a_map,
-                                      group * GROUP + half * 64, tile % tiles_m * BLOCK_M, &full[stage]);
+                tensor_copy_to_shared(
+                    a_tiles + stage * A_BYTES + half * A_HALF, &a_map, group * GROUP + half * 64,
+                    tile % tiles_m * BLOCK_M, &full[stage]);
             }
         }
         return;
@@ -143,8 +145,9 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
             for (int other = block - others; other < block; ++other) {
                 add_part(total, part + other * PART, CONSUMERS);
             }
-            store_transposed(y_ptr, total, static_cast<index_t>(tile % tiles_m) * BLOCK_M,
-                             static_cast<index_t>(tile / tiles_m) * BLOCK_N + warpgroup * PIECE_N, M, N);
+            store_transposed(
+                y_ptr, total, static_cast<index_t>(tile % tiles_m) * BLOCK_M,
+                static_cast<index_t>(tile / tiles_m) * BLOCK_N + warpgroup * PIECE_N, M, N);
         }
     }
 #endif

@@ -62,12 +62,14 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
             mbarrier_arrive_expect_bytes(&full[stage], A_BYTES + count * PIECE_BYTES);
             for (int i = 0; i < count; ++i) {
                 const index_t from = static_cast<index_t>(piece + i) * groups + group;
-                fetch_piece(w_tiles + stage * W_BYTES + i * PIECE_BYTES, pieces_ptr + from * PIECE_BYTES,
-                            evict_first, &full[stage]);
+                fetch_piece(
+                    w_tiles + stage * W_BYTES + i * PIECE_BYTES, pieces_ptr + from * PIECE_BYTES, evict_first,
+                    &full[stage]);
             }
             for (int half = 0; half < 2; ++half) {
-                tensor_copy_to_shared(a_tiles + stage * A_BYTES + half * A_HALF, &a_map,
-                                      group * GROUP + half * 64, tile % tiles_m * BLOCK_M, &full[stage]);
+                tensor_copy_to_shared(
+                    a_tiles + stage * A_BYTES + half * A_HALF, &a_map, group * GROUP + half * 64,
+                    tile % tiles_m * BLOCK_M, &full[stage]);
             }
         }
         return;
@@ -105,8 +107,9 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < GROUP / 16; ++k) {
-                    wgmma_rows<T>(total[i], operand[i][k],
-                                  descriptor_at(a_first, a, k / 4 * A_HALF + k % 4 * 32), true);
+                    wgmma_rows<T>(
+                        total[i], operand[i][k], descriptor_at(a_first, a, k / 4 * A_HALF + k % 4 * 32),
+                        true);
                 }
                 wgmma_commit_group();
             }

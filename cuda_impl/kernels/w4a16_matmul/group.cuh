@@ -16,8 +16,8 @@ __device__ __forceinline__ int swizzle(int row, int vector) {
 
 // Starts the copies of BLOCK_M rows of a, of the group that begins at k. Elements past M and K become 0.
 template <int BLOCK_M, int THREADS, typename T>
-__device__ __forceinline__ void fetch_a(T* tile, const T* a_ptr, index_t lda, index_t begin_m, index_t M,
-                                        index_t k, index_t K) {
+__device__ __forceinline__ void fetch_a(
+    T* tile, const T* a_ptr, index_t lda, index_t begin_m, index_t M, index_t k, index_t K) {
     constexpr int VECTORS = GROUP / 8;
     static_assert(BLOCK_M * VECTORS % THREADS == 0, "threads share a tile evenly");
 #pragma unroll
@@ -36,8 +36,9 @@ __device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
 
 // The order of eight elements of a that dequantized nibbles have: 0 and 4, 1 and 5, 2 and 6, 3 and 7.
 __device__ __forceinline__ uint4 as_nibbles(const uint4& a) {
-    return make_uint4(__byte_perm(a.x, a.z, 0x5410), __byte_perm(a.x, a.z, 0x7632),
-                      __byte_perm(a.y, a.w, 0x5410), __byte_perm(a.y, a.w, 0x7632));
+    return make_uint4(
+        __byte_perm(a.x, a.z, 0x5410), __byte_perm(a.x, a.z, 0x7632), __byte_perm(a.y, a.w, 0x5410),
+        __byte_perm(a.y, a.w, 0x7632));
 }
 
 // Of a warp's MATRICES_N x 8 columns of a group.
@@ -51,8 +52,8 @@ struct Quantized {
 // total[16 * MATRICES_M, 8 * MATRICES_N] += scale * a @ (q - zero).T. PAIRED: nibbles i and i + 4 of a word
 // are neighbours along K; else they are four apart, as in packed.
 template <bool PAIRED, typename T, int MATRICES_M, int MATRICES_N>
-__device__ __forceinline__ void multiply_group(float (&total)[MATRICES_M][MATRICES_N][4], const T* a_tile,
-                                               const Quantized<MATRICES_N>& w) {
+__device__ __forceinline__ void multiply_group(
+    float (&total)[MATRICES_M][MATRICES_N][4], const T* a_tile, const Quantized<MATRICES_N>& w) {
     constexpr int WORDS = GROUP / NIBBLES / 4;  // of a lane
     const int lane = threadIdx.x % WARP;
     unsigned b[WORDS][MATRICES_N][4];
@@ -92,8 +93,9 @@ __device__ __forceinline__ void multiply_group(float (&total)[MATRICES_M][MATRIC
 
 // Writes a warp's elements of y that exist: columns n and n + 1 of a lane in one store if they are aligned.
 template <typename T, int MATRICES_M, int MATRICES_N>
-__device__ __forceinline__ void store_tile(T* y_ptr, const float (&total)[MATRICES_M][MATRICES_N][4],
-                                           index_t begin_m, index_t begin_n, index_t M, index_t N) {
+__device__ __forceinline__ void store_tile(
+    T* y_ptr, const float (&total)[MATRICES_M][MATRICES_N][4], index_t begin_m, index_t begin_n, index_t M,
+    index_t N) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int i = 0; i < MATRICES_M * 2; ++i) {

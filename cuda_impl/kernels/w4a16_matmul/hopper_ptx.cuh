@@ -11,8 +11,8 @@
 
 // As bulk_copy_to_shared, of bytes that no other block reads: the L2 evicts them first, before lines that may
 // be read again, or that it has to write back.
-__device__ __forceinline__ void bulk_copy_to_shared_once(void* to, const void* from, unsigned bytes,
-                                                         mbarrier_t* barrier) {
+__device__ __forceinline__ void bulk_copy_to_shared_once(
+    void* to, const void* from, unsigned bytes, mbarrier_t* barrier) {
     asm volatile(
         "{\n"
         ".reg .b64 policy;\n"
@@ -55,20 +55,24 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* ptr) {
         "}\n"                                                                                            \
         : __VA_ARGS__                                                                                    \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
-#define WGMMA_N8(type)                                                                                   \
-    WGMMA("8", type, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), \
-          "+f"(d[3]))
+#define WGMMA_N8(type)                                                                                 \
+    WGMMA(                                                                                             \
+        "8", type, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), \
+        "+f"(d[3]))
 #define WGMMA_N16(type) \
     WGMMA("16", type, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", "%13", EIGHT_OF(d, 0))
-#define WGMMA_N32(type)                                                                           \
-    WGMMA("32", type, TEN("") "%10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20", "%21", \
-          EIGHT_OF(d, 0), EIGHT_OF(d, 8))
-#define WGMMA_N64(type)                                                                         \
-    WGMMA("64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32, %33, %34, %35", "%36", "%37", \
-          THIRTY_TWO_OF(d, 0))
-#define WGMMA_N128(type)                                                                          \
-    WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
-          "%64, %65, %66, %67", "%68", "%69", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
+#define WGMMA_N32(type)                                                                         \
+    WGMMA(                                                                                      \
+        "32", type, TEN("") "%10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20", "%21", \
+        EIGHT_OF(d, 0), EIGHT_OF(d, 8))
+#define WGMMA_N64(type)                                                                       \
+    WGMMA(                                                                                    \
+        "64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32, %33, %34, %35", "%36", "%37", \
+        THIRTY_TWO_OF(d, 0))
+#define WGMMA_N128(type)                                                                        \
+    WGMMA(                                                                                      \
+        "128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
+        "%64, %65, %66, %67", "%68", "%69", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
 
 template <typename T, int COUNT>
 __device__ __forceinline__ void wgmma_rows(float (&d)[COUNT], const unsigned* a, matrix_t b, bool add) {

@@ -42,8 +42,9 @@ __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigne
 // x * y + z in each half.
 __device__ __forceinline__ __half2 multiply_add(__half2 x, __half2 y, __half2 z) {
 #ifdef HOST_BUILD
-    return __floats2half2_rn(fmaf(__low2float(x), __low2float(y), __low2float(z)),
-                             fmaf(__high2float(x), __high2float(y), __high2float(z)));
+    return __floats2half2_rn(
+        fmaf(__low2float(x), __low2float(y), __low2float(z)),
+        fmaf(__high2float(x), __high2float(y), __high2float(z)));
 #else
     return __hfma2(x, y, z);
 #endif
@@ -75,9 +76,9 @@ __device__ __forceinline__ void dequantize<__half>(unsigned (&pair)[4], unsigned
         const unsigned high = and_or(word >> 4 * i, NIBBLE << 4, ORIGINS);
         const __half2 first =
             __hsub2(reinterpret_cast<const __half2&>(low), reinterpret_cast<const __half2&>(bias));
-        const __half2 second =
-            multiply_add(reinterpret_cast<const __half2&>(high), reinterpret_cast<const __half2&>(SIXTEENTHS),
-                         reinterpret_cast<const __half2&>(minus_64));
+        const __half2 second = multiply_add(
+            reinterpret_cast<const __half2&>(high), reinterpret_cast<const __half2&>(SIXTEENTHS),
+            reinterpret_cast<const __half2&>(minus_64));
         pair[i] = reinterpret_cast<const unsigned&>(first);
         pair[i + 1] = reinterpret_cast<const unsigned&>(second);
     }

@@ -29,8 +29,8 @@ constexpr int CONSUMER_REGISTERS =
 
 #if HAS_WGMMA_LEVELS
 
-__device__ __forceinline__ void fetch_piece(unsigned char* to, const unsigned char* from, int evict_first,
-                                            mbarrier_t* landed) {
+__device__ __forceinline__ void fetch_piece(
+    unsigned char* to, const unsigned char* from, int evict_first, mbarrier_t* landed) {
     if (evict_first) {
         bulk_copy_to_shared_once(to, from, PIECE_BYTES, landed);
     } else {
@@ -83,8 +83,8 @@ __device__ __forceinline__ void dequantize_piece(unsigned (&operand)[GROUP / 16]
 // Writes a warpgroup's elements of y that exist. A thread has columns n and n + 1, of rows 8 * j + 2 * t and
 // the next: eight lanes write 32 contiguous bytes.
 template <typename T, int COUNT>
-__device__ __forceinline__ void store_transposed(T* y_ptr, const float (&total)[COUNT], index_t begin_m,
-                                                 index_t begin_n, index_t M, index_t N) {
+__device__ __forceinline__ void store_transposed(
+    T* y_ptr, const float (&total)[COUNT], index_t begin_m, index_t begin_n, index_t M, index_t N) {
     const int thread = threadIdx.x % WARPGROUP;
     const index_t n = begin_n + thread / 4 * 2, m = begin_m + thread % 4 * 2;
     const bool paired = n + 1 < N && N % 2 == 0;

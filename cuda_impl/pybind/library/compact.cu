@@ -24,8 +24,9 @@ static py::object cub_if(py::object x_object) {
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
-            return cub::DeviceSelect::If(scratch, bytes, x.data<const T>(), y.data<T>(),
-                                         count.data<std::int64_t>(), x.shape(0), IsKept(), stream);
+            return cub::DeviceSelect::If(
+                scratch, bytes, x.data<const T>(), y.data<T>(), count.data<std::int64_t>(), x.shape(0),
+                IsKept(), stream);
         });
         launch(x, {1, 1}, compact_end_kernel<T>, y.data<T>(), x.shape(0), count.data<const std::int64_t>());
     });

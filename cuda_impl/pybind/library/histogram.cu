@@ -8,9 +8,9 @@ static py::object cub_even(py::object x_object) {
     py::module_::import("compare.arguments").attr("check_bytes")("histogram", x_object);
     const Tensor x = Tensor(x_object).contiguous(), y = zeros(x, BINS, "int64");
     with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
-        return cub::DeviceHistogram::HistogramEven(scratch, bytes, x.data<const unsigned char>(),
-                                                   y.data<unsigned long long>(), BINS + 1, 0, BINS,
-                                                   x.shape(0), stream);
+        return cub::DeviceHistogram::HistogramEven(
+            scratch, bytes, x.data<const unsigned char>(), y.data<unsigned long long>(), BINS + 1, 0, BINS,
+            x.shape(0), stream);
     });
     return y.object;
 }

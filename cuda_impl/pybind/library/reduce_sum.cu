@@ -16,8 +16,9 @@ static py::object cub_sum(py::object x_object) {
     dispatch(x, [&](auto zero) {
         const auto* x_ptr = x.data<const decltype(zero)>();
         with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
-            return cub::DeviceReduce::TransformReduce(scratch, bytes, x_ptr, y.data<float>(), x.shape(0),
-                                                      cuda::std::plus<>(), ToFloat(), 0.0f, stream);
+            return cub::DeviceReduce::TransformReduce(
+                scratch, bytes, x_ptr, y.data<float>(), x.shape(0), cuda::std::plus<>(), ToFloat(), 0.0f,
+                stream);
         });
     });
     return y.object;

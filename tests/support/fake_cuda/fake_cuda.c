@@ -186,9 +186,10 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     (void)executable, (void)stream;
     return run(kept_sizes, kept_values);
 }
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                        CUstream stream, void** arguments, void** extra) {
+CUresult cuLaunchKernel(
+    CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
+    void** extra) {
     (void)function, (void)stream, (void)extra;
     const unsigned sizes[7] = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes};
     int64_t values[MOST_ARGUMENTS] = {0};
