@@ -6,11 +6,13 @@
 
 #include "common.cuh"
 
+// Blocks per multiprocessor: 32 registers a thread hold up to four fp32 vectors, 64 hold twice as many.
+template <int VEC, int PACKS, int THREADS>
+constexpr int ONEPASS_BLOCKS = (VEC == 4 && PACKS <= 4 ? MOST_THREADS : 1024) / THREADS;
+
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(
-    THREADS,
-    (VEC == 4 && PACKS <= 4 ? MOST_THREADS : 1024) /
-        THREADS) void softmax_onepass_kernel(const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm) {
+__global__ __launch_bounds__(THREADS, (ONEPASS_BLOCKS<VEC, PACKS, THREADS>)) void softmax_onepass_kernel(
+    const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
