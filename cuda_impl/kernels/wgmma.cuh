@@ -6,6 +6,7 @@
 
 #include "common.cuh"
 #include "hopper.cuh"
+#include "wgmma_ptx.cuh"
 #include "x2.cuh"
 
 #if HAS_HOPPER_UNITS && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
@@ -163,87 +164,46 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
-#define EIGHT_OF(d, i)                                                                          \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define THIRTY_TWO_OF(d, i) EIGHT_OF(d, i), EIGHT_OF(d, i + 8), EIGHT_OF(d, i + 16), EIGHT_OF(d, i + 24)
-// Operands after d: a, b, whether to add to d, and whether a and b are transposed (rows run along M or N).
-#define WGMMA(n, type, registers, a_, b_, add_, transposed_a_, transposed_b_, ...)                     \
-    asm volatile(                                                                                      \
-        "{\n"                                                                                          \
-        ".reg .pred adds;\n"                                                                           \
-        "setp.ne.b32 adds, " add_                                                                      \
-        ", 0;\n"                                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, " a_ ", " b_ \
-        ", adds, 1, 1, " transposed_a_ ", " transposed_b_                                              \
-        ";\n"                                                                                          \
-        "}\n"                                                                                          \
-        : __VA_ARGS__                                                                                  \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
-#define WGMMA_N64(type)                                                                      \
-    WGMMA(                                                                                   \
-        "64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", "%35", "%36", \
-        THIRTY_TWO_OF(d, 0))
-#define WGMMA_N128(type)                                                                               \
-    WGMMA(                                                                                             \
-        "128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", \
-        "%65", "%66", "%67", "%68", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
-#define WGMMA_N192(type)                                                       \
-    WGMMA(                                                                     \
-        "192", type,                                                           \
-        TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") \
-            TEN("8") "%90, %91, %92, %93, %94, %95",                           \
-        "%96", "%97", "%98", "%99", "%100", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), THIRTY_TWO_OF(d, 64))
-#define WGMMA_N256(type)                                                                                   \
-    WGMMA(                                                                                                 \
-        "256", type,                                                                                       \
-        TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
-            TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                                    \
-        "%128", "%129", "%130", "%131", "%132", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32),                 \
-        THIRTY_TWO_OF(d, 64), THIRTY_TWO_OF(d, 96))
+#define WGMMA_SHARED(n, type, registers, operands, adds, transposed, ...)                  \
+    WGMMA(                                                                                 \
+        "m64n" n "k16.f32." type "." type, registers, operands, adds,                      \
+        ", 1, 1, " transposed, : __VA_ARGS__ : "l"(a), "l"(b), "r"(static_cast<int>(add)), \
+        "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+#define WGMMA_N32(type) WGMMA_SHARED("32", type, WGMMA_D32, "%16, %17", "%18", "%19, %20", WGMMA_16("+f", 0))
+#define WGMMA_N64(type) WGMMA_SHARED("64", type, WGMMA_D64, "%32, %33", "%34", "%35, %36", WGMMA_32("+f", 0))
+#define WGMMA_N80(type) WGMMA_SHARED("80", type, WGMMA_D80, "%40, %41", "%42", "%43, %44", WGMMA_40("+f", 0))
+#define WGMMA_N128(type) \
+    WGMMA_SHARED("128", type, WGMMA_D128, "%64, %65", "%66", "%67, %68", WGMMA_64("+f", 0))
+#define WGMMA_N192(type) \
+    WGMMA_SHARED("192", type, WGMMA_D192, "%96, %97", "%98", "%99, %100", WGMMA_96("+f", 0))
+#define WGMMA_N256(type) \
+    WGMMA_SHARED("256", type, WGMMA_D256, "%128, %129", "%130", "%131, %132", WGMMA_128("+f", 0))
 
 // The number of registers of d determines N. With `add` false, d is overwritten.
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[32], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N64("bf16");
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED, int COUNT>
+__device__ __forceinline__ void wgmma(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
+    if constexpr (COUNT == 16) {
+        WGMMA_OF_TYPE(WGMMA_N32)
+    } else if constexpr (COUNT == 32) {
+        WGMMA_OF_TYPE(WGMMA_N64)
+    } else if constexpr (COUNT == 40) {
+        WGMMA_OF_TYPE(WGMMA_N80)
+    } else if constexpr (COUNT == 64) {
+        WGMMA_OF_TYPE(WGMMA_N128)
+    } else if constexpr (COUNT == 96) {
+        WGMMA_OF_TYPE(WGMMA_N192)
     } else {
-        WGMMA_N64("f16");
-    }
-}
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[64], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N128("bf16");
-    } else {
-        WGMMA_N128("f16");
-    }
-}
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[96], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N192("bf16");
-    } else {
-        WGMMA_N192("f16");
-    }
-}
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[128], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N256("bf16");
-    } else {
-        WGMMA_N256("f16");
+        static_assert(COUNT == 128);
+        WGMMA_OF_TYPE(WGMMA_N256)
     }
 }
 
 #undef WGMMA_N256
 #undef WGMMA_N192
 #undef WGMMA_N128
+#undef WGMMA_N80
 #undef WGMMA_N64
-#undef WGMMA
-#undef THIRTY_TWO_OF
-#undef EIGHT_OF
-#undef TEN
+#undef WGMMA_N32
+#undef WGMMA_SHARED
 
 #endif  // HAS_WGMMA

@@ -55,38 +55,17 @@ __device__ __forceinline__ void tensor_copy_to_blocks(
 // exact. Those of e4m3 have fewer digits than fp32: products and the old d are aligned to the largest, and
 // cut off 13 bits below it.
 
-#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
-#define EIGHT_OF(in, d, i) \
-    in(d[i]), in(d[i + 1]), in(d[i + 2]), in(d[i + 3]), in(d[i + 4]), in(d[i + 5]), in(d[i + 6]), in(d[i + 7])
-#define THIRTY_TWO_OF(in, d, i) \
-    EIGHT_OF(in, d, i), EIGHT_OF(in, d, i + 8), EIGHT_OF(in, d, i + 16), EIGHT_OF(in, d, i + 24)
-#define SIXTY_FOUR_OF(in, d, i) THIRTY_TWO_OF(in, d, i), THIRTY_TWO_OF(in, d, i + 32)
 // `types`: of d, a and b. `factors`: of a and b, which only floating-point types have.
-#define WGMMA_8BIT(n, types, factors, registers, a_, b_, add_, ...)                                         \
-    asm volatile(                                                                                           \
-        "{\n"                                                                                               \
-        ".reg .pred adds;\n"                                                                                \
-        "setp.ne.b32 adds, " add_                                                                           \
-        ", 0;\n"                                                                                            \
-        "wgmma.mma_async.sync.aligned.m64n" n "k32." types " {" registers "}, " a_ ", " b_ ", adds" factors \
-        ";\n"                                                                                               \
-        "}\n"                                                                                               \
-        : __VA_ARGS__                                                                                       \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define WGMMA_N64(types, factors, in)                                                    \
-    WGMMA_8BIT(                                                                          \
-        "64", types, factors, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", \
-        THIRTY_TWO_OF(in, d, 0))
-#define WGMMA_N128(types, factors, in)                                                                    \
-    WGMMA_8BIT(                                                                                           \
-        "128", types, factors, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
-        "%64", "%65", "%66", SIXTY_FOUR_OF(in, d, 0))
-#define WGMMA_N256(types, factors, in)                                                                     \
-    WGMMA_8BIT(                                                                                            \
-        "256", types, factors,                                                                             \
-        TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
-            TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                                    \
-        "%128", "%129", "%130", SIXTY_FOUR_OF(in, d, 0), SIXTY_FOUR_OF(in, d, 64))
+#define WGMMA_8BIT(n, types, factors, registers, operands, adds, ...)                              \
+    WGMMA(                                                                                         \
+        "m64n" n "k32." types, registers, operands, adds, factors, : __VA_ARGS__ : "l"(a), "l"(b), \
+        "r"(static_cast<int>(add)))
+#define WGMMA_N64(types, factors, in) \
+    WGMMA_8BIT("64", types, factors, WGMMA_D64, "%32, %33", "%34", WGMMA_32(in, 0))
+#define WGMMA_N128(types, factors, in) \
+    WGMMA_8BIT("128", types, factors, WGMMA_D128, "%64, %65", "%66", WGMMA_64(in, 0))
+#define WGMMA_N256(types, factors, in) \
+    WGMMA_8BIT("256", types, factors, WGMMA_D256, "%128, %129", "%130", WGMMA_128(in, 0))
 #define WGMMA_E4M3(of_n) of_n("f32.e4m3.e4m3", ", 1, 1", "+f")
 #define WGMMA_S8(of_n) of_n("s32.s8.s8", "", "+r")
 
@@ -115,10 +94,6 @@ __device__ __forceinline__ void wgmma_s8(int (&d)[128], matrix_t a, matrix_t b, 
 #undef WGMMA_N128
 #undef WGMMA_N64
 #undef WGMMA_8BIT
-#undef SIXTY_FOUR_OF
-#undef THIRTY_TWO_OF
-#undef EIGHT_OF
-#undef TEN
 
 // As wgmma.cuh's, of int32 sums.
 template <int PENDING, int COUNT>

@@ -39,57 +39,10 @@ __device__ __forceinline__ void stmatrix_x4_trans(
 }
 
 // d[64, N] (+)= a[64, 16] @ b[16, N]: the rows of both run across K.
-template <typename T>
-__device__ __forceinline__ void wgmma_across_k(float (&d)[32], matrix_t a, matrix_t b, bool add) {
+template <typename T, int COUNT>
+__device__ __forceinline__ void wgmma_across_k(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
     wgmma<T, true, true>(d, a, b, add);
 }
-#define EIGHT_OF(d, i)                                                                          \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define WGMMA_N32(type)                                                                                   \
-    asm volatile(                                                                                         \
-        "{\n"                                                                                             \
-        ".reg .pred adds;\n"                                                                              \
-        "setp.ne.b32 adds, %18, 0;\n"                                                                     \
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                       \
-        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, adds, 1, 1, " \
-        "1, 1;\n"                                                                                         \
-        "}\n"                                                                                             \
-        : EIGHT_OF(d, 0), EIGHT_OF(d, 8)                                                                  \
-        : "l"(a), "l"(b), "r"(int(add)))
-template <typename T>
-__device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N32("bf16");
-    } else {
-        WGMMA_N32("f16");
-    }
-}
-#undef WGMMA_N32
-
-// d[64, 80] (+)= a[64, 16] @ b[16, 80], as wgmma of other sizes.
-#define WGMMA_N80(type)                                                                                     \
-    asm volatile(                                                                                           \
-        "{\n"                                                                                               \
-        ".reg .pred adds;\n"                                                                                \
-        "setp.ne.b32 adds, %42, 0;\n"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type                                         \
-        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
-        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, "  \
-        "%40, %41, adds, 1, 1, %43, %44;\n"                                                                 \
-        "}\n"                                                                                               \
-        : EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24), EIGHT_OF(d, 32)                 \
-        : "l"(a), "l"(b), "r"(int(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[40], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N80("bf16");
-    } else {
-        WGMMA_N80("f16");
-    }
-}
-#undef WGMMA_N80
-#undef EIGHT_OF
 
 #elif defined(HOST_BUILD)
 

@@ -36,65 +36,33 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* ptr) {
     return value;
 }
 
-// d[64, N] (+)= a[64, 16] @ b[N, 16].T. A thread's part of a is that of mma.m16n8k16 (tensor_core.cuh), of
-// its warp's 16 rows. The registers of a must not change before the wait. The number of registers of d
-// determines N. With `add` false, d is overwritten.
-#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
-#define EIGHT_OF(d, i)                                                                          \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define THIRTY_TWO_OF(d, i) EIGHT_OF(d, i), EIGHT_OF(d, i + 8), EIGHT_OF(d, i + 16), EIGHT_OF(d, i + 24)
-#define WGMMA(n, type, registers, a_, b_, add_, ...)                                                     \
-    asm volatile(                                                                                        \
-        "{\n"                                                                                            \
-        ".reg .pred adds;\n"                                                                             \
-        "setp.ne.b32 adds, " add_                                                                        \
-        ", 0;\n"                                                                                         \
-        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a_ "}, " b_ \
-        ", adds, 1, 1, 0;\n"                                                                             \
-        "}\n"                                                                                            \
-        : __VA_ARGS__                                                                                    \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
-#define WGMMA_N8(type)                                                                                 \
-    WGMMA(                                                                                             \
-        "8", type, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), \
-        "+f"(d[3]))
-#define WGMMA_N16(type) \
-    WGMMA("16", type, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", "%13", EIGHT_OF(d, 0))
-#define WGMMA_N32(type)                                                                         \
-    WGMMA(                                                                                      \
-        "32", type, TEN("") "%10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20", "%21", \
-        EIGHT_OF(d, 0), EIGHT_OF(d, 8))
-#define WGMMA_N64(type)                                                                       \
-    WGMMA(                                                                                    \
-        "64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32, %33, %34, %35", "%36", "%37", \
-        THIRTY_TWO_OF(d, 0))
-#define WGMMA_N128(type)                                                                        \
-    WGMMA(                                                                                      \
-        "128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
-        "%64, %65, %66, %67", "%68", "%69", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
+// d[64, N] (+)= a[64, 16] @ b[N, 16].T. The number of registers of d determines N. With `add` false, d is
+// overwritten.
+#define WGMMA_ROWS(n, registers, operands, adds, type, ...) \
+    WGMMA_REGISTERS(n, type, registers, operands, adds, "0", "r"(static_cast<int>(add)), __VA_ARGS__)
+#define WGMMA_N8(type) WGMMA_ROWS("8", WGMMA_D8, "{%4, %5, %6, %7}, %8", "%9", type, WGMMA_4("+f", 0))
+#define WGMMA_N16(type) WGMMA_ROWS("16", WGMMA_D16, "{%8, %9, %10, %11}, %12", "%13", type, WGMMA_8("+f", 0))
+#define WGMMA_N32(type) \
+    WGMMA_ROWS("32", WGMMA_D32, "{%16, %17, %18, %19}, %20", "%21", type, WGMMA_16("+f", 0))
+#define WGMMA_N64(type) \
+    WGMMA_ROWS("64", WGMMA_D64, "{%32, %33, %34, %35}, %36", "%37", type, WGMMA_32("+f", 0))
+#define WGMMA_N128(type) \
+    WGMMA_ROWS("128", WGMMA_D128, "{%64, %65, %66, %67}, %68", "%69", type, WGMMA_64("+f", 0))
 
 template <typename T, int COUNT>
 __device__ __forceinline__ void wgmma_rows(float (&d)[COUNT], const unsigned* a, matrix_t b, bool add) {
     static_assert(COUNT == 4 || COUNT == 8 || COUNT == 16 || COUNT == 32 || COUNT == 64);
-#define OF_TYPE(instruction)    \
-    if constexpr (IS_BF16<T>) { \
-        instruction("bf16");    \
-    } else {                    \
-        instruction("f16");     \
-    }
     if constexpr (COUNT == 4) {
-        OF_TYPE(WGMMA_N8)
+        WGMMA_OF_TYPE(WGMMA_N8)
     } else if constexpr (COUNT == 8) {
-        OF_TYPE(WGMMA_N16)
+        WGMMA_OF_TYPE(WGMMA_N16)
     } else if constexpr (COUNT == 16) {
-        OF_TYPE(WGMMA_N32)
+        WGMMA_OF_TYPE(WGMMA_N32)
     } else if constexpr (COUNT == 32) {
-        OF_TYPE(WGMMA_N64)
+        WGMMA_OF_TYPE(WGMMA_N64)
     } else {
-        OF_TYPE(WGMMA_N128)
+        WGMMA_OF_TYPE(WGMMA_N128)
     }
-#undef OF_TYPE
 }
 
 #undef WGMMA_N128
@@ -102,9 +70,6 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[COUNT], const unsigned* a,
 #undef WGMMA_N32
 #undef WGMMA_N16
 #undef WGMMA_N8
-#undef WGMMA
-#undef THIRTY_TWO_OF
-#undef EIGHT_OF
-#undef TEN
+#undef WGMMA_ROWS
 
 #endif  // HAS_WGMMA
