@@ -57,6 +57,26 @@ struct OverlappedTiles {
     float lse2[STAGES][BLOCK_M], delta[STAGES][BLOCK_M];
     mbarrier_t keys_full, keys_empty, full[STAGES], empty[STAGES], ds_full[2];
     int taken;  // which keys; valid while k and v are
+
+    // Named barriers of each consumer and its warp for dq.
+    static constexpr int DQ_FULL = 1, DQ_EMPTY = 3, DQ_THREADS = WARPGROUP + WARP, CONSUMERS = 2;
+
+    __device__ __forceinline__ void init_barriers() {
+        mbarrier_init(&keys_full, 1);
+        mbarrier_init(&keys_empty, CONSUMERS * (WARPGROUP + WARP));
+        for (int stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], CONSUMERS * WARPGROUP);
+        }
+        for (int buffer = 0; buffer < 2; ++buffer) {
+            mbarrier_init(&ds_full[buffer], CONSUMERS * WARPGROUP / WARP);
+        }
+        mbarrier_init_fence();
+    }
+    __device__ __forceinline__ int wait_for_keys(unsigned parity) {
+        mbarrier_wait(&keys_full, parity);
+        return __shfl_sync(FULL_WARP, taken, 0);
+    }
 };
 
 // dq[64 of D, queries] = k^T ds^T over 128 keys. Lines of k are keys: the left operand is read transposed.
@@ -79,23 +99,6 @@ __device__ __forceinline__ float2 unpack(__nv_bfloat16, unsigned two) {
 }
 __device__ __forceinline__ float2 unpack(__half, unsigned two) {
     return __half22float2(reinterpret_cast<const __half2&>(two));
-}
-
-template <bool VALUE>
-struct Constant {
-    static constexpr bool value = VALUE;
-};
-
-// The first array if both have one size: then they share its registers.
-template <int COUNT>
-using Sums = float[COUNT];
-template <int COUNT>
-__device__ __forceinline__ Sums<COUNT>& shared_or_own(Sums<COUNT>& shared, Sums<COUNT>&) {
-    return shared;
-}
-template <int COUNT, int OWN>
-__device__ __forceinline__ Sums<OWN>& shared_or_own(Sums<COUNT>&, Sums<OWN>& own) {
-    return own;
 }
 
 // As store_gradient, in 16-byte vectors: the four lanes of a row exchange their pairs.
@@ -134,9 +137,9 @@ struct Loop {
     __device__ __forceinline__ Loop(int block, int blocks, int heads, const Problem& p) {
         const int most = p.diagonal < p.Skv ? 16 : 1, section = block / (most * blocks) * most;
         const int in_section = block % (most * blocks), width = min(most, heads - section);
-        const int of_batches = section + in_section % width;
+        const int batch_head = section + in_section % width;
         first_key = in_section / width * 128;
-        kv_head = of_batches % p.Hk, batch = of_batches / p.Hk;
+        kv_head = batch_head % p.Hk, batch = batch_head / p.Hk;
         head = kv_head * (p.Hq / p.Hk), end_head = head + p.Hq / p.Hk;
         tile = first_tile = max(first_key - p.diagonal, 0) / BLOCK_M, end_tile = p.pitch / BLOCK_M;
     }
@@ -157,11 +160,242 @@ struct StageOfRing {
     }
 };
 
+// One thread of the producer warp: k and v of each block of keys, then its tiles of queries.
+template <int D, int BLOCK_M>
+__device__ __forceinline__ void load_tiles(OverlappedTiles<D, BLOCK_M>& shared, const TensorMap& q_map,
+                                           const TensorMap& k_map, const TensorMap& v_map,
+                                           const TensorMap& do_map, const float* lse2_ptr,
+                                           const float* delta_ptr, int* next, int blocks, int heads,
+                                           const Problem& p) {
+    StageOfRing ring;
+    for (unsigned parity = 0;; parity ^= 1) {
+        const int block = atomicAdd(next, 1);
+        mbarrier_wait(&shared.keys_empty, parity ^ 1);
+        shared.taken = block;
+        if (block >= blocks * heads) return mbarrier_arrive(&shared.keys_full);
+        Loop<BLOCK_M> loop(block, blocks, heads, p);
+        mbarrier_arrive_expect_bytes(&shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
+        head_copy_to_shared(shared.k, &k_map, loop.first_key, loop.kv_head, loop.batch, &shared.keys_full);
+        head_copy_to_shared(shared.v, &v_map, loop.first_key, loop.kv_head, loop.batch, &shared.keys_full);
+#pragma unroll 1
+        for (; loop.more(); loop.advance(), ring.advance()) {
+            const int first_query = loop.tile * BLOCK_M;
+            const int row = (loop.batch * p.Hq + loop.head) * p.pitch + first_query;
+            auto& tile = shared.stages[ring.stage];
+            mbarrier_t* full = &shared.full[ring.stage];
+            mbarrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);  // at first all are empty
+            mbarrier_arrive_expect_bytes(full, sizeof(tile) + 2 * BLOCK_M * sizeof(float));
+            head_copy_to_shared(tile.q, &q_map, first_query, loop.head, loop.batch, full);
+            bulk_copy_to_shared(shared.lse2[ring.stage], lse2_ptr + row, BLOCK_M * sizeof(float), full);
+            head_copy_to_shared(tile.d_o, &do_map, first_query, loop.head, loop.batch, full);
+            bulk_copy_to_shared(shared.delta[ring.stage], delta_ptr + row, BLOCK_M * sizeof(float), full);
+        }
+    }
+}
+
+// A warp per consumer: adds the consumer's part of each tile of dQ to memory, so that the consumer does not
+// wait until TMA has read it.
+template <int D, int BLOCK_M>
+__device__ __forceinline__ void add_dq_to_memory(OverlappedTiles<D, BLOCK_M>& shared, int consumer,
+                                                 float* dq_ptr, int blocks, int heads, const Problem& p) {
+    using Shared = OverlappedTiles<D, BLOCK_M>;
+    const int end = blocks * heads, lane = threadIdx.x % WARP;
+    named_barrier_arrive<Shared::DQ_THREADS>(Shared::DQ_EMPTY + consumer);
+    unsigned parity = 0;
+    for (int block = shared.wait_for_keys(parity); block < end; block = shared.wait_for_keys(parity ^= 1)) {
+        Loop<BLOCK_M> loop(block, blocks, heads, p);
+#pragma unroll 1
+        for (; loop.more(); loop.advance()) {
+            const int tile = (loop.batch * p.Hq + loop.head) * loop.end_tile + loop.tile;
+            named_barrier_sync<Shared::DQ_THREADS>(Shared::DQ_FULL + consumer);
+            bulk_add_to_global_if(lane == 0, dq_ptr + index_t(tile * 2 + consumer) * (Shared::DQ_M * 64),
+                                  shared.dq[consumer], sizeof(shared.dq[0]));
+            bulk_commit_group();
+            bulk_wait_group_read<0>();
+            __syncwarp();
+            named_barrier_arrive<Shared::DQ_THREADS>(Shared::DQ_EMPTY + consumer);
+        }
+        mbarrier_arrive(&shared.keys_empty);
+    }
+}
+
+// A consumer warpgroup: 64 of the block's 128 keys, and half of each tile of dQ. Scores are transposed, keys
+// by queries: P^T and dS^T are then left operands in registers. Iteration t, from left to right: "=" is a
+// product (wgmma), "-" is work of the threads, and each bar names its tile of queries.
+//
+//                                 first_half            second_half
+//   S^T  = K Q^T               .                     .                        ==t+1==
+//   P^T  = exp2(S^T - lse2)    .  ---t---            .
+//   dV  += P^T dO              .           ====t==== .
+//   dP^T = V dO^T              .                     .  ==t==
+//   dS^T = P^T (dP^T - delta)  .                     .         ---t---
+//   dK  += dS^T Q              .                     .                  ==t==
+//   dQ^T = K^T dS^T            .  ==t-1==  --store-- .
+template <typename T, int D, int BLOCK_M>
+struct Consumer {
+    using Shared = OverlappedTiles<D, BLOCK_M>;
+    static constexpr int BLOCK_N = Shared::BLOCK_N, DQ_M = Shared::DQ_M;
+
+    Shared& shared;
+    const Problem& p;
+    const int index, warp = threadIdx.x % WARPGROUP / WARP, lane = threadIdx.x % WARP;
+    const int first_row = index * 64 + warp * 16;  // of the warp's keys in the block's
+    StageOfRing ring, ds_ring;
+
+    float dk[D / 2], dv[D / 2];     // sums over the tiles of a block of keys
+    float s_or_p[BLOCK_M / 2];      // S^T, then P^T in place
+    unsigned p_or_ds[BLOCK_M / 4];  // 16-bit operand: P^T for dV, then dS^T for dK
+
+    __device__ __forceinline__ Consumer(Shared& shared, const Problem& p, int index)
+        : shared(shared), p(p), index(index) {}
+
+    // Addresses in shared memory.
+    __device__ __forceinline__ unsigned q(int stage) const {
+        return shared_address(shared.stages[0].q) + stage * unsigned(sizeof(shared.stages[0]));
+    }
+    __device__ __forceinline__ unsigned d_o(int stage) const { return q(stage) + BLOCK_M * D * 2; }
+    __device__ __forceinline__ unsigned rows_of(const unsigned char* keys) const {
+        return shared_address(keys) + index * 64 * LINE_BYTES;
+    }
+
+    // The stage of the next tile, when it has arrived.
+    __device__ __forceinline__ int wait_for_tile() {
+        const int stage = __shfl_sync(FULL_WARP, ring.stage, 0);  // uniform: so are wgmma's descriptors
+        mbarrier_wait(&shared.full[stage], ring.parity);
+        ring.advance();
+        return stage;
+    }
+    // All threads: an arrival releases a thread's own reads, and each has read lse2 and delta.
+    __device__ __forceinline__ void release(int stage) { mbarrier_arrive(&shared.empty[stage]); }
+
+    __device__ __forceinline__ void start_s(int stage) {
+        multiply_lines<T, D, BLOCK_N, BLOCK_M>(s_or_p, rows_of(shared.k), q(stage));
+    }
+    __device__ __forceinline__ void start_dv(int stage) {
+        round_sums<T>(p_or_ds, s_or_p);
+        add_product<T, BLOCK_M>(dv, p_or_ds, d_o(stage));
+    }
+    __device__ __forceinline__ void start_dk(int stage) { add_product<T, BLOCK_M>(dk, p_or_ds, q(stage)); }
+
+    // When both consumers have written dS of their keys. A consumer has 64 of D, or half of the queries.
+    __device__ __forceinline__ void start_dq(float (&dq)[DQ_M / 2]) {
+        const unsigned k = shared_address(shared.k) + (D == 128 ? index * BLOCK_N * LINE_BYTES : 0);
+        const unsigned ds = shared_address(shared.ds) + (D == 128 ? 0 : index * DQ_M * LINE_BYTES);
+        mbarrier_wait(&shared.ds_full[ds_ring.stage], ds_ring.parity);
+        multiply_keys<T, BLOCK_M>(dq, k, ds + ds_ring.stage * unsigned(sizeof(shared.ds[0])));
+        ds_ring.advance();
+    }
+
+    __device__ __forceinline__ void make_p(int stage, const Loop<BLOCK_M>& loop) {
+        const int pair = lane % 4 * 2;
+        const float* lse2 = shared.lse2[stage] + pair;
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 2; i += 4) {
+            const float2 two = *reinterpret_cast<const float2*>(lse2 + i * 2);
+#pragma unroll
+            for (int j = i; j < i + 4; ++j) {
+                s_or_p[j] = exp2f(s_or_p[j] * (p.scale * LOG2_E) - (j % 2 == 0 ? two.x : two.y));
+            }
+        }
+        const int first_query = loop.tile * BLOCK_M;
+        if (loop.first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
+            const int key = loop.first_key + first_row + lane / 4;  // and the one 8 further
+#pragma unroll
+            for (int i = 0; i < BLOCK_M / 2; ++i) {
+                const int keys = min(p.Skv, first_query + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
+                if (key + i / 2 % 2 * 8 >= keys) s_or_p[i] = 0;
+            }
+        }
+    }
+
+    // dS^T, in registers and in shared memory, there with queries as lines. P is read back from its rounded
+    // operand: there are no registers for both.
+    __device__ __forceinline__ void make_ds(const float (&dp)[BLOCK_M / 2], int stage) {
+        const float* delta = shared.delta[stage] + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 4; i += 2) {
+            const float2 two = *reinterpret_cast<const float2*>(delta + i * 4);
+#pragma unroll
+            for (int j = i; j < i + 2; ++j) {
+                const float2 prob = unpack(T(), p_or_ds[j]);
+                p_or_ds[j] = pack(T(), prob.x * (dp[2 * j] * (1 / P_SCALE) - two.x),
+                                  prob.y * (dp[2 * j + 1] * (1 / P_SCALE) - two.y));
+            }
+        }
+        unsigned char* lines = shared.ds[ds_ring.stage][index];
+#pragma unroll
+        for (int n = 0; n < BLOCK_M / 16; ++n) {
+            const int line = n * 16 + lane / 16 * 8 + lane % 8, vector = (2 * warp + lane / 8 % 2) ^ line % 8;
+            stmatrix_x4_trans(lines + line * LINE_BYTES + vector * 16, p_or_ds[4 * n], p_or_ds[4 * n + 1],
+                              p_or_ds[4 * n + 2], p_or_ds[4 * n + 3]);
+        }
+        fence_proxy_async();
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&shared.ds_full[ds_ring.stage]);
+    }
+
+    // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction.
+    __device__ __forceinline__ void store_dq(const float (&dq)[DQ_M / 2]) {
+        float* sums = shared.dq[index] + threadIdx.x % WARPGROUP * 4;
+        named_barrier_sync<Shared::DQ_THREADS>(Shared::DQ_EMPTY + index);
+#pragma unroll
+        for (int i = 0; i < DQ_M / 2; i += 4) {
+            *reinterpret_cast<float4*>(sums + i * WARPGROUP) =
+                make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+        }
+        fence_proxy_async();
+        named_barrier_arrive<Shared::DQ_THREADS>(Shared::DQ_FULL + index);
+    }
+
+    // dP and dQ are local, so that they get the same registers: 240 do not hold both.
+    __device__ __forceinline__ void first_half(int stage, const Loop<BLOCK_M>& loop) {
+        float dq[DQ_M / 2];
+        start_dq(dq);
+        make_p(stage, loop);
+        start_dv(stage);
+        wgmma_wait_group<1>(dq);
+        store_dq(dq);
+    }
+    __device__ __forceinline__ void dp_to_dk(int stage) {
+        float dp[BLOCK_M / 2];
+        multiply_lines<T, D, BLOCK_N, BLOCK_M>(dp, rows_of(shared.v), d_o(stage));
+        wgmma_wait_group<0>(dp);
+        make_ds(dp, stage);
+        start_dk(stage);
+    }
+    // Returns the stage of tile t + 1.
+    __device__ __forceinline__ int second_half(int stage) {
+        dp_to_dk(stage);
+        const int next = wait_for_tile();
+        start_s(next);
+        wgmma_wait_group<0>(s_or_p);
+        release(stage);
+        return next;
+    }
+    __device__ __forceinline__ void last_dq() {
+        float dq[DQ_M / 2];
+        start_dq(dq);
+        wgmma_wait_group<0>(dq);
+        store_dq(dq);
+    }
+
+    __device__ __forceinline__ void clear_gradients() {
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
+    }
+    __device__ __forceinline__ void store_gradients(const Loop<BLOCK_M>& loop, T* dk_ptr, T* dv_ptr) const {
+        const index_t head = (index_t(loop.batch) * p.Skv * p.Hk + loop.kv_head) * D;
+        const index_t stride_s = index_t(p.Hk) * D;
+        const int row = loop.first_key + first_row;
+        store_vectors<D>(dk_ptr + head, stride_s, row, p.Skv, p.scale, dk);
+        store_vectors<D>(dv_ptr + head, stride_s, row, p.Skv, 1 / P_SCALE, dv);
+    }
+};
+
 #endif  // HAS_WGMMA_LEVELS
 
 // Grid: persistent. A block takes 128 keys of a key head after another; next, 0 at first, counts those
 // taken. Warpgroup 0: a warp loads tiles, and one per consumer adds its part of dq to memory.
-// A consumer has 64 of the keys, and half of each tile of dq.
 template <typename T, int D, int BLOCK_M>
 __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlapped_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
@@ -169,228 +403,59 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
     const float* delta_ptr, float* dq_ptr, T* dk_ptr, T* dv_ptr, int* next, int heads, Problem p) {
 #if HAS_WGMMA_LEVELS
     using Shared = OverlappedTiles<D, BLOCK_M>;
-    constexpr int BLOCK_N = Shared::BLOCK_N, DQ_M = Shared::DQ_M, CONSUMERS = 2;
-    // Named barriers of each consumer and its warp for dq.
-    constexpr int DQ_FULL = 1, DQ_EMPTY = 3, DQ_THREADS = WARPGROUP + WARP;
     DYNAMIC_SHARED(unsigned char, bytes);
     Shared& shared = *reinterpret_cast<Shared*>(bytes + (-shared_address(bytes) & 1023));
-    if (threadIdx.x == 0) {
-        mbarrier_init(&shared.keys_full, 1);
-        mbarrier_init(&shared.keys_empty, CONSUMERS * (WARPGROUP + WARP));
-        for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(&shared.full[stage], 1);
-            mbarrier_init(&shared.empty[stage], CONSUMERS * WARPGROUP);
-        }
-        for (int buffer = 0; buffer < 2; ++buffer) {
-            mbarrier_init(&shared.ds_full[buffer], CONSUMERS * WARPGROUP / WARP);
-        }
-        mbarrier_init_fence();
-    }
+    if (threadIdx.x == 0) shared.init_barriers();
     __syncthreads();
 
-    const int blocks = (p.Skv + BLOCK_N - 1) / BLOCK_N, lane = threadIdx.x % WARP;
+    // Computed in the producer, which has 24 registers, it would be spilled (nvcc).
+    const int blocks = (p.Skv + Shared::BLOCK_N - 1) / Shared::BLOCK_N;
     const int warp_of_block = __shfl_sync(FULL_WARP, threadIdx.x / WARP, 0);
-    unsigned keys_parity = 0;
-    const auto take = [&] {  // the block's next keys
-        mbarrier_wait(&shared.keys_full, keys_parity);
-        keys_parity ^= 1;
-        return __shfl_sync(FULL_WARP, shared.taken, 0);
-    };
     if (warp_of_block < 4) {
         setmaxnreg_dec<24>();
         if (threadIdx.x == 0) {
-            StageOfRing ring;
-            for (;; keys_parity ^= 1) {
-                const int block = atomicAdd(next, 1);
-                mbarrier_wait(&shared.keys_empty, keys_parity ^ 1);
-                shared.taken = block;
-                if (block >= blocks * heads) return mbarrier_arrive(&shared.keys_full);
-                Loop<BLOCK_M> loop(block, blocks, heads, p);
-                mbarrier_arrive_expect_bytes(&shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
-                head_copy_to_shared(shared.k, &k_map, loop.first_key, loop.kv_head, loop.batch,
-                                    &shared.keys_full);
-                head_copy_to_shared(shared.v, &v_map, loop.first_key, loop.kv_head, loop.batch,
-                                    &shared.keys_full);
-#pragma unroll 1
-                for (; loop.more(); loop.advance(), ring.advance()) {
-                    const int first_query = loop.tile * BLOCK_M;
-                    const int row = (loop.batch * p.Hq + loop.head) * p.pitch + first_query;
-                    typename Shared::Stage& tile = shared.stages[ring.stage];
-                    mbarrier_t* full = &shared.full[ring.stage];
-                    mbarrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);  // at first all are empty
-                    mbarrier_arrive_expect_bytes(full, sizeof(tile) + 2 * BLOCK_M * sizeof(float));
-                    head_copy_to_shared(tile.q, &q_map, first_query, loop.head, loop.batch, full);
-                    bulk_copy_to_shared(shared.lse2[ring.stage], lse2_ptr + row, BLOCK_M * sizeof(float),
-                                        full);
-                    head_copy_to_shared(tile.d_o, &do_map, first_query, loop.head, loop.batch, full);
-                    bulk_copy_to_shared(shared.delta[ring.stage], delta_ptr + row, BLOCK_M * sizeof(float),
-                                        full);
-                }
-            }
+            load_tiles(shared, q_map, k_map, v_map, do_map, lse2_ptr, delta_ptr, next, blocks, heads, p);
         } else if (warp_of_block == 1 || warp_of_block == 2) {
-            const int consumer = warp_of_block - 1;
-            named_barrier_arrive<DQ_THREADS>(DQ_EMPTY + consumer);
-            for (int block = take(); block < blocks * heads; block = take()) {
-                Loop<BLOCK_M> loop(block, blocks, heads, p);
-#pragma unroll 1
-                for (; loop.more(); loop.advance()) {
-                    const int tile = (loop.batch * p.Hq + loop.head) * loop.end_tile + loop.tile;
-                    named_barrier_sync<DQ_THREADS>(DQ_FULL + consumer);
-                    bulk_add_to_global_if(lane == 0, dq_ptr + index_t(tile * 2 + consumer) * (DQ_M * 64),
-                                          shared.dq[consumer], sizeof(shared.dq[0]));
-                    bulk_commit_group();
-                    bulk_wait_group_read<0>();
-                    __syncwarp();
-                    named_barrier_arrive<DQ_THREADS>(DQ_EMPTY + consumer);
-                }
-                mbarrier_arrive(&shared.keys_empty);
-            }
+            add_dq_to_memory(shared, warp_of_block - 1, dq_ptr, blocks, heads, p);
         }
         return;
     }
 
     setmaxnreg_inc<240>();
-    const int consumer = warp_of_block / 4 - 1, thread = threadIdx.x % WARPGROUP, warp = thread / WARP;
-    const int own = consumer * 64 + warp * 16, pair = lane % 4 * 2;
-    // Addresses in shared memory. Of dq a consumer has a piece of D, or half of the queries.
-    const unsigned k_lines = shared_address(shared.k) + consumer * 64 * LINE_BYTES;
-    const unsigned v_lines = shared_address(shared.v) + consumer * 64 * LINE_BYTES;
-    const unsigned k_piece = shared_address(shared.k) + (D == 128 ? consumer * BLOCK_N * LINE_BYTES : 0);
-    const unsigned ds_lines = shared_address(shared.ds) + (D == 128 ? 0 : consumer * DQ_M * LINE_BYTES);
-    StageOfRing ring;
-    int buffer = 0;
-    unsigned ds_parity = 0;
-    const auto q_at = [&](int stage) {
-        return shared_address(shared.stages[0].q) + stage * unsigned(sizeof(shared.stages[0]));
-    };
-    const auto do_at = [&](int stage) { return q_at(stage) + unsigned(sizeof(shared.stages[0].q)); };
-
-    for (int block = take(); block < blocks * heads; block = take()) {
+    const int end = blocks * heads;
+    Consumer<T, D, BLOCK_M> consumer(shared, p, warp_of_block / 4 - 1);
+    unsigned parity = 0;
+    for (int block = shared.wait_for_keys(parity); block < end; block = shared.wait_for_keys(parity ^= 1)) {
         Loop<BLOCK_M> loop(block, blocks, heads, p);
-        float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2], of_dq[DQ_M / 2];
-        auto& dq = shared_or_own(ds, of_dq);  // ds and dq are never used at once
-#pragma unroll
-        for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
-        unsigned left[BLOCK_M / 4];  // operand: p^T for dv, then ds^T for dk
-        int stage = 0;               // of the latest tile
-
-        const auto start_scores = [&] {
-            stage = __shfl_sync(FULL_WARP, ring.stage, 0);
-            mbarrier_wait(&shared.full[stage], ring.parity);
-            ring.advance();
-            multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, q_at(stage));
-        };
-        const auto make_p = [&] {
-            const float* lse2 = shared.lse2[stage] + pair;
-#pragma unroll
-            for (int i = 0; i < BLOCK_M / 2; i += 4) {
-                const float2 of_pair = *reinterpret_cast<const float2*>(lse2 + i * 2);
-#pragma unroll
-                for (int j = i; j < i + 4; ++j) {
-                    s[j] = exp2f(s[j] * (p.scale * LOG2_E) - (j % 2 == 0 ? of_pair.x : of_pair.y));
-                }
-            }
-            const int first_query = loop.tile * BLOCK_M;
-            if (loop.first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
-                const int key = loop.first_key + own + lane / 4;  // and the one 8 further
-#pragma unroll
-                for (int i = 0; i < BLOCK_M / 2; ++i) {
-                    const int keys = min(p.Skv, first_query + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
-                    if (key + i / 2 % 2 * 8 >= keys) s[i] = 0;
-                }
-            }
-        };
-        const auto start_dv = [&] {
-            round_sums<T>(left, s);
-            add_product<T, BLOCK_M>(dv, left, do_at(stage));
-        };
-        // ds^T, in registers and in shared memory, there with queries as lines. p is read back from its
-        // rounded operand: there are no registers for both.
-        const auto make_ds = [&] {
-            multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, do_at(stage));
-            const float* delta = shared.delta[stage] + pair;
-            wgmma_wait_group<0>(ds);
-            loop.advance();
-            unsigned char* lines = shared.ds[buffer][consumer];
-#pragma unroll
-            for (int i = 0; i < BLOCK_M / 4; i += 2) {
-                const float2 of_pair = *reinterpret_cast<const float2*>(delta + i * 4);
-#pragma unroll
-                for (int j = i; j < i + 2; ++j) {
-                    const float2 prob = unpack(T(), left[j]);
-                    left[j] = pack(T(), prob.x * (ds[2 * j] * (1 / P_SCALE) - of_pair.x),
-                                   prob.y * (ds[2 * j + 1] * (1 / P_SCALE) - of_pair.y));
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < BLOCK_M / 16; ++n) {
-                const int line = n * 16 + lane / 16 * 8 + lane % 8,
-                          vector = (2 * warp + lane / 8 % 2) ^ line % 8;
-                stmatrix_x4_trans(lines + line * LINE_BYTES + vector * 16, left[4 * n], left[4 * n + 1],
-                                  left[4 * n + 2], left[4 * n + 3]);
-            }
-            fence_proxy_async();
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(&shared.ds_full[buffer]);
-        };
-        // When both consumers have written their keys.
-        const auto start_dq = [&] {
-            mbarrier_wait(&shared.ds_full[buffer], ds_parity);
-            multiply_keys<T, BLOCK_M>(dq, k_piece, ds_lines + buffer * unsigned(sizeof(shared.ds[0])));
-            buffer ^= 1;
-            ds_parity ^= buffer == 0;
-        };
-        // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction.
-        const auto add_dq = [&] {
-            named_barrier_sync<DQ_THREADS>(DQ_EMPTY + consumer);
-#pragma unroll
-            for (int i = 0; i < DQ_M / 2; i += 4) {
-                *reinterpret_cast<float4*>(shared.dq[consumer] + (i / 4 * WARPGROUP + thread) * 4) =
-                    make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
-            }
-            fence_proxy_async();
-            named_barrier_arrive<DQ_THREADS>(DQ_FULL + consumer);
-        };
-        // A tile, from its p on, and the next tile's scores.
-        const auto finish = [&](auto is_last) {
-            const int before = stage;
-            make_ds();
-            add_product<T, BLOCK_M>(dk, left, q_at(before));
-            if constexpr (!decltype(is_last)::value) start_scores();
-            wgmma_wait_group<0>(s);
-            mbarrier_arrive(&shared.empty[before]);
-        };
-        // A tile's p, and dq of the tile before it.
-        const auto begin = [&] {
-            start_dq();
-            make_p();
-            start_dv();
-            wgmma_wait_group<1>(dq);
-            add_dq();
-        };
-        start_scores();
-        wgmma_wait_group<0>(s);
-        make_p();
-        start_dv();
         const int tiles = loop.tiles();
-        if (tiles > 1) {  // no wgmma is in flight where the loop repeats
-            finish(Constant<false>());
-            for (int n = 2; n < tiles; ++n) {
-                begin();
-                finish(Constant<false>());
-            }
-            begin();
-        }
-        finish(Constant<true>());
-        start_dq();
-        wgmma_wait_group<0>(dq);
-        add_dq();
-        mbarrier_arrive(&shared.keys_empty);
+        consumer.clear_gradients();
 
-        const index_t of_head = (index_t(loop.batch) * p.Skv * p.Hk + loop.kv_head) * D;
-        const index_t stride_s = index_t(p.Hk) * D;
-        store_vectors<D>(dk_ptr + of_head, stride_s, loop.first_key + own, p.Skv, p.scale, dk);
-        store_vectors<D>(dv_ptr + of_head, stride_s, loop.first_key + own, p.Skv, 1 / P_SCALE, dv);
+        // Begin: the first tile has no dQ before it.
+        int stage = consumer.wait_for_tile();
+        consumer.start_s(stage);
+        wgmma_wait_group<0>(consumer.s_or_p);
+        consumer.make_p(stage, loop);
+        consumer.start_dv(stage);
+
+        // Middle. No wgmma is in flight where the loop repeats: ptxas would serialize them.
+        if (tiles > 1) {
+            stage = consumer.second_half(stage);
+            for (int t = 1; t < tiles - 1; ++t) {
+                loop.advance();
+                consumer.first_half(stage, loop);
+                stage = consumer.second_half(stage);
+            }
+            loop.advance();
+            consumer.first_half(stage, loop);
+        }
+
+        // End: the last tile has no S after it.
+        consumer.dp_to_dk(stage);
+        wgmma_wait_group<0>(consumer.dk);
+        consumer.release(stage);
+        consumer.last_dq();
+        mbarrier_arrive(&shared.keys_empty);
+        consumer.store_gradients(loop, dk_ptr, dv_ptr);
     }
 #endif
 }
