@@ -32,13 +32,15 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
 #pragma unroll UNROLL
     for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
         const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
-        float max = row.max, sum = 0.0f;
+        float max = row.max;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
         const float shift = finite_shift(max);
+        float vec_sum = 0.0f;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
-        row = {max, row.sum * __expf(row.max - shift) + sum};  // the old sum is rescaled once per vector
+        for (int v = 0; v < VEC; ++v) vec_sum += __expf(to_float(x, v) - shift);
+        row.sum = row.sum * __expf(row.max - shift) + vec_sum;  // the old sum is rescaled once per vector
+        row.max = max;
     }
     row = block_combine<THREADS>(row);
 

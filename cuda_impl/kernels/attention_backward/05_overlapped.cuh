@@ -87,8 +87,9 @@ __device__ __forceinline__ void multiply_keys(float (&dq)[COUNT], unsigned k, un
     wgmma_fence();
 #pragma unroll
     for (int n = 0; n < 128; n += 16) {
-        wgmma<T, true, false>(dq, k_first + (n * LINE_BYTES >> 4),
-                              ds_first + ((n / 64 * PIECE_ROWS * LINE_BYTES + n % 64 * 2) >> 4), n > 0);
+        wgmma<T, true, false>(
+            dq, k_first + (n * LINE_BYTES >> 4),
+            ds_first + ((n / 64 * PIECE_ROWS * LINE_BYTES + n % 64 * 2) >> 4), n > 0);
     }
     wgmma_commit_group();
 }
@@ -103,8 +104,8 @@ __device__ __forceinline__ float2 unpack(__half, unsigned two) {
 
 // As store_gradient, in 16-byte vectors: the four lanes of a row exchange their pairs.
 template <int D, typename T>
-__device__ __forceinline__ void store_vectors(T* head, index_t stride_s, int row, int end, float factor,
-                                              const float (&sums)[D / 2]) {
+__device__ __forceinline__ void store_vectors(
+    T* head, index_t stride_s, int row, int end, float factor, const float (&sums)[D / 2]) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -162,11 +163,10 @@ struct StageOfRing {
 
 // One thread of the producer warp: k and v of each block of keys, then its tiles of queries.
 template <int D, int BLOCK_M>
-__device__ __forceinline__ void load_tiles(OverlappedTiles<D, BLOCK_M>& shared, const TensorMap& q_map,
-                                           const TensorMap& k_map, const TensorMap& v_map,
-                                           const TensorMap& do_map, const float* lse2_ptr,
-                                           const float* delta_ptr, int* next, int blocks, int heads,
-                                           const Problem& p) {
+__device__ __forceinline__ void load_tiles(
+    OverlappedTiles<D, BLOCK_M>& shared, const TensorMap& q_map, const TensorMap& k_map,
+    const TensorMap& v_map, const TensorMap& do_map, const float* lse2_ptr, const float* delta_ptr, int* next,
+    int blocks, int heads, const Problem& p) {
     StageOfRing ring;
     for (unsigned parity = 0;; parity ^= 1) {
         const int block = atomicAdd(next, 1);
@@ -196,8 +196,9 @@ __device__ __forceinline__ void load_tiles(OverlappedTiles<D, BLOCK_M>& shared, 
 // A warp per consumer: adds the consumer's part of each tile of dQ to memory, so that the consumer does not
 // wait until TMA has read it.
 template <int D, int BLOCK_M>
-__device__ __forceinline__ void add_dq_to_memory(OverlappedTiles<D, BLOCK_M>& shared, int consumer,
-                                                 float* dq_ptr, int blocks, int heads, const Problem& p) {
+__device__ __forceinline__ void add_dq_to_memory(
+    OverlappedTiles<D, BLOCK_M>& shared, int consumer, float* dq_ptr, int blocks, int heads,
+    const Problem& p) {
     using Shared = OverlappedTiles<D, BLOCK_M>;
     const int end = blocks * heads, lane = threadIdx.x % WARP;
     named_barrier_arrive<Shared::DQ_THREADS>(Shared::DQ_EMPTY + consumer);
@@ -208,8 +209,9 @@ __device__ __forceinline__ void add_dq_to_memory(OverlappedTiles<D, BLOCK_M>& sh
         for (; loop.more(); loop.advance()) {
             const int tile = (loop.batch * p.Hq + loop.head) * loop.end_tile + loop.tile;
             named_barrier_sync<Shared::DQ_THREADS>(Shared::DQ_FULL + consumer);
-            bulk_add_to_global_if(lane == 0, dq_ptr + index_t(tile * 2 + consumer) * (Shared::DQ_M * 64),
-                                  shared.dq[consumer], sizeof(shared.dq[0]));
+            bulk_add_to_global_if(
+                lane == 0, dq_ptr + index_t(tile * 2 + consumer) * (Shared::DQ_M * 64), shared.dq[consumer],
+                sizeof(shared.dq[0]));
             bulk_commit_group();
             bulk_wait_group_read<0>();
             __syncwarp();
@@ -318,16 +320,18 @@ struct Consumer {
 #pragma unroll
             for (int j = i; j < i + 2; ++j) {
                 const float2 prob = unpack(T(), p_or_ds[j]);
-                p_or_ds[j] = pack(T(), prob.x * (dp[2 * j] * (1 / P_SCALE) - two.x),
-                                  prob.y * (dp[2 * j + 1] * (1 / P_SCALE) - two.y));
+                p_or_ds[j] = pack(
+                    T(), prob.x * (dp[2 * j] * (1 / P_SCALE) - two.x),
+                    prob.y * (dp[2 * j + 1] * (1 / P_SCALE) - two.y));
             }
         }
         unsigned char* lines = shared.ds[ds_ring.stage][index];
 #pragma unroll
         for (int n = 0; n < BLOCK_M / 16; ++n) {
             const int line = n * 16 + lane / 16 * 8 + lane % 8, vector = (2 * warp + lane / 8 % 2) ^ line % 8;
-            stmatrix_x4_trans(lines + line * LINE_BYTES + vector * 16, p_or_ds[4 * n], p_or_ds[4 * n + 1],
-                              p_or_ds[4 * n + 2], p_or_ds[4 * n + 3]);
+            stmatrix_x4_trans(
+                lines + line * LINE_BYTES + vector * 16, p_or_ds[4 * n], p_or_ds[4 * n + 1],
+                p_or_ds[4 * n + 2], p_or_ds[4 * n + 3]);
         }
         fence_proxy_async();
         __syncwarp();
@@ -464,8 +468,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
 // Through shared memory, so that rows of dq are written in 16-byte vectors. Grid: a block of a warpgroup per
 // part of dq that a consumer has added.
 template <typename T, int D, int BLOCK_M>
-__global__ __launch_bounds__(WARPGROUP) void attention_backward_transpose_kernel(const float* sum_ptr,
-                                                                                 T* dq_ptr, Problem p) {
+__global__ __launch_bounds__(WARPGROUP) void attention_backward_transpose_kernel(
+    const float* sum_ptr, T* dq_ptr, Problem p) {
     constexpr int DQ_M = D == 128 ? BLOCK_M : BLOCK_M / 2, PITCH = 64 + 8;
     __shared__ __align__(16) T rows[DQ_M * PITCH];
     const int tiles = p.pitch / BLOCK_M, part = blockIdx.x % 2, tile = blockIdx.x / 2 % tiles;

@@ -15,14 +15,12 @@
 #include "softmax/exchange.cuh"
 #include "softmax/tile.cuh"
 
-// One of the block's chunks, its slot in the ring, and the phase parity of that slot's mbarrier.
+// A position in the ring: the slot, and the parity of its mbarrier's phase.
 template <int SLOTS>
 struct Cursor {
-    Chunk chunk;
-    int slot, parity;
+    int slot = 0, parity = 0;
 
-    __device__ __forceinline__ void advance(Chunk step, int chunks) {
-        chunk.advance(step, chunks);
+    __device__ __forceinline__ void advance() {
         if (++slot == SLOTS) {
             slot = 0;
             parity ^= 1;
@@ -40,7 +38,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(
     __shared__ mbarrier_t full[SLOTS];
     const int blocks = gridDim.x, block = blockIdx.x;
     const Chunk first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
-    Chunk next = first;  // to be fetched
+    Chunk next = first, current = first, old = first;  // to be fetched, reduced, written
     const auto fetch = [&](int slot) {
         if (next.m < M && threadIdx.x == 0) {
             const index_t begin = static_cast<index_t>(next.c) * BLOCK_N;
@@ -61,35 +59,37 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(
     for (int slot = 0; slot < SLOTS; ++slot) fetch(slot);
 
     Packed<T, VEC> x[PACKS];
-    Cursor<SLOTS> current = {first, 0, 0}, old = {first, 0, 0};  // to be reduced, to be written
-    for (int iteration = 0; old.chunk.m < M; ++iteration) {
-        const bool reduces = current.chunk.m < M, writes = iteration >= LAG;
-        const word_t* row_results = chunk_results + old.chunk.m * chunks;
+    Cursor<SLOTS> current_at, old_at;
+    for (int iteration = 0; old.m < M; ++iteration) {
+        const bool reduces = current.m < M, writes = iteration >= LAG;
+        const word_t* row_results = chunk_results + old.m * chunks;
         const word_t early = writes ? poll_early(row_results, chunks) : 0;
 
         Running results[2] = {identity(), identity()};  // an array, so that both share the barrier
         Running &chunk_result = results[0], &old_row = results[1];
         if (reduces) {
-            mbarrier_wait(&full[current.slot], current.parity);
-            const int columns = tile_columns<BLOCK_N>(N, static_cast<index_t>(current.chunk.c) * BLOCK_N);
-            load_tile<THREADS>(x, x_shared + current.slot * BLOCK_N, columns);
+            mbarrier_wait(&full[current_at.slot], current_at.parity);
+            const int columns = tile_columns<BLOCK_N>(N, static_cast<index_t>(current.c) * BLOCK_N);
+            load_tile<THREADS>(x, x_shared + current_at.slot * BLOCK_N, columns);
             chunk_result = include(chunk_result, x);
         }
         if (writes) old_row = wait_for_row<THREADS>(row_results, chunks, early);
         block_combine<THREADS>(results);
         if (reduces && threadIdx.x == 0) {
-            publish(chunk_results + current.chunk.m * chunks + current.chunk.c, chunk_result);
+            publish(chunk_results + current.m * chunks + current.c, chunk_result);
         }
         current.advance(step, chunks);
+        current_at.advance();
 
-        const index_t begin = static_cast<index_t>(old.chunk.c) * BLOCK_N;
+        const index_t begin = static_cast<index_t>(old.c) * BLOCK_N;
         const int columns = tile_columns<BLOCK_N>(N, begin);
-        if (writes) load_tile<THREADS>(x, x_shared + old.slot * BLOCK_N, columns);
+        if (writes) load_tile<THREADS>(x, x_shared + old_at.slot * BLOCK_N, columns);
         __syncthreads();  // all have read the old chunk, and what block_combine shared
         if (writes) {
-            fetch(old.slot);
-            store_tile<THREADS>(y_ptr + old.chunk.m * N + begin, x, old_row, columns);
+            fetch(old_at.slot);
+            store_tile<THREADS>(y_ptr + old.m * N + begin, x, old_row, columns);
             old.advance(step, chunks);
+            old_at.advance();
         }
     }
 #endif
