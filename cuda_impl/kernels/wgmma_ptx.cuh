@@ -1,6 +1,5 @@
-// The text that all wgmma share. PTX names each register of d, and the operand list of an asm statement can
-// be neither a loop nor a parameter pack: so the lists are macros. WGMMA_D64 lists the registers of 64
-// columns.
+// The text that all wgmma share. PTX names each register of d, and neither a loop nor a template can write
+// the operand list of an asm statement: so the lists are macros. WGMMA_D64 has the registers of 64 columns.
 #pragma once
 
 #define WGMMA_TEN(t) \
@@ -30,8 +29,7 @@
 #define WGMMA_96(in, i) WGMMA_64(in, i), WGMMA_32(in, i + 64)
 #define WGMMA_128(in, i) WGMMA_64(in, i), WGMMA_64(in, i + 64)
 
-// One wgmma. `operands` follow d in the instruction, `adds` says whether to add to d; last the asm's
-// operands.
+// One wgmma. `operands` follow d in the instruction, `adds` says whether to add to d; the rest are the asm's.
 #define WGMMA(shape_types, registers, operands, adds, factors, ...)                                \
     asm volatile(                                                                                  \
         "{\n"                                                                                      \

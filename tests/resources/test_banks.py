@@ -87,7 +87,8 @@ def test_tiles_lie_where_the_kernels_put_them(layout: str) -> None:
 
 def place_of(variant: str) -> tuple[str, str, str]:
     """The two parameters and the expression of a kernel's own `swizzle` or `place`."""
-    (found,) = re.findall(r"(?:swizzle|place) = \[\]\(int (\w+), int (\w+)\) \{\s*return (.+);\s*\};", code_of(variant))
+    of_two = r"(?:swizzle|place) = \[\]\(int (\w+), int (\w+)\) \{\s*return (.+);\s*\};"
+    (found,) = re.findall(of_two, code_of(variant))
     return found
 
 
