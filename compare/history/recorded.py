@@ -14,10 +14,19 @@ from compare.records import archive
 from compare.tuning.matching import registered_as
 
 
-def recorded(op: Op, root: Path = archive.RESULTS) -> Comparison | None:
-    """`merged` of the device recorded last; None: nothing is recorded."""
+def recorded(op: Op, root: Path = archive.RESULTS, device: str = "") -> Comparison | None:
+    """`merged` of a device's runs, by default of the device recorded last; None: nothing is recorded."""
     runs = archive.runs_of(op.name, root)
-    return merged([run for run in runs if run.environment.device == runs[0].environment.device])
+    device = device or next((run.environment.device for run in runs), "")
+    return merged([run for run in runs if run.environment.device == device])
+
+
+def most_recorded(runs: Iterable[Comparison]) -> str:
+    """The device with the most ops among these runs: pages that show many ops show one device."""
+    ops: dict[str, set[str]] = {}
+    for run in runs:
+        ops.setdefault(run.environment.device, set()).add(run.op)
+    return max(ops, key=lambda device: len(ops[device]), default="")
 
 
 def merged(runs: Sequence[Comparison]) -> Comparison | None:

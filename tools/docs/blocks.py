@@ -29,7 +29,7 @@ from pathlib import Path
 from compare import registry
 from compare.history import reading
 from compare.history.map import Map, survey
-from compare.history.recorded import recorded
+from compare.history.recorded import most_recorded, recorded
 from compare.model.op import LIBRARY, Op, UsageError
 from compare.records import archive
 from compare.records.encoding import write_whole
@@ -152,7 +152,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
 
 
 def _choices(results: Path) -> str:
-    """Which way is the fastest on which ops of the device recorded last."""
+    """Which way is the fastest on which ops of the device with the most ops on record."""
     files = _records(results)
     if not files:
         return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
@@ -172,7 +172,7 @@ def _records(results: Path) -> tuple[tuple[Path, int], ...]:
 def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
     """Read once for all blocks and pictures."""
     runs = reading.read(file for file, _ in files)
-    device = max(runs, key=lambda run: run.created).environment.device
+    device = most_recorded(runs)
     runs = [run for run in runs if run.environment.device == device]
     return survey(runs)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from compare import registry
 from compare.history.crossover import best_of_ways
-from compare.history.recorded import recorded
+from compare.history.recorded import most_recorded, recorded
 from compare.model.op import Op
 from compare.model.result import CaseComparison, Comparison, Row
+from compare.records import archive
 from compare.records.archive import changed_since
 from compare.report import markdown, tables
 from compare.report.tables import NOTHING, Table
@@ -23,9 +24,10 @@ _HEADERS = (
 
 def block(results: Path) -> str:
     """A line for each op, ``-`` where nothing is recorded."""
-    runs = {op: recorded(registry.get_op(op), results) for op in registry.op_names()}
-    devices = dict.fromkeys(run.environment.device for run in runs.values() if run)
-    title = f"Each op on its default case, cold, on {' and '.join(devices) or 'no device yet'}"
+    every = [run for op in registry.op_names() for run in archive.runs_of(op, results)]
+    device = most_recorded(every)
+    runs = {op: recorded(registry.get_op(op), results, device) for op in registry.op_names()}
+    title = f"Each op on its default case, cold, on {device or 'no device yet'}"
     rows = tuple(_line(registry.get_op(op), run) for op, run in runs.items())
     return markdown.table(Table(title, _HEADERS, rows, ("default case", "Triton", "CUDA")))
 
