@@ -198,7 +198,7 @@ class Asked(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.thorough
+@pytest.mark.gpu  # a CPU's calls are planned anew, in Python
 @op_by_op
 def test_from_cpp_no_layout_is_asked_through_python(
     op: Op, cupy: Implementation, other: Implementation, device: torch.device
