@@ -91,7 +91,7 @@ def begun_early(op: str) -> Iterator[None]:
     """
     build_of_op = None
     with suppress(build.BuildError, OSError):
-        name = op if (build.PYBIND / f"{op}.cu").is_file() else "launcher"
+        name = build.on_host(op)
         if not build.pybind_is_built(name, "host"):
             build_of_op = Building(name, "host")
     try:

@@ -735,10 +735,24 @@ def pybind_is_built(op: str, target: str) -> bool:
     return _prebuilt(op, target) is not None or (cache_dir() / _pybind(op, target)[0]).exists()
 
 
+LAUNCHER = "launcher"
+"""The module that executes all launch tables on the CPU, where each kernel has a build of its own."""
+
+
+def by_hand(op: str) -> Path | None:
+    """The C++ of an op's module where it is written by hand; None: its launch tables give it."""
+    file = PYBIND / f"{op}.cu"
+    return file if file.is_file() else None
+
+
+def on_host(op: str) -> str:
+    """The module that executes an op's launches on the CPU: its own where it is written by hand."""
+    return op if by_hand(op) else LAUNCHER
+
+
 def module_text(op: str, dtype: str = "") -> str:
     """The C++ of an op's module: ``pybind/<op>.cu``, or what its launch tables give, for one dtype or all."""
-    file = PYBIND / f"{op}.cu"
-    if file.is_file():
+    if file := by_hand(op):
         return file.read_text()
     text: str = importlib.import_module("cuda_impl.launch").module_text(op, dtype)
     return text
@@ -828,8 +842,7 @@ def _module_source(op: str, text: str) -> Path:
     def write(product: Path) -> None:
         product.write_text(text)
 
-    by_hand = PYBIND / f"{op}.cu"
-    return by_hand if by_hand.is_file() else _cached(f"{op}-{digest(text)}.cu", write)
+    return by_hand(op) or _cached(f"{op}-{digest(text)}.cu", write)
 
 
 def _make_module(source: Path, command: list[str], libraries: list[str | Path], product: Path) -> None:

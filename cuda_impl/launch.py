@@ -233,9 +233,9 @@ def variant(op: str, name: str, *, kernels: Sequence[Kernel], **declared: Any) -
     """
 
     def registered(plan: Plans) -> Variant:
-        made = Variant(op, plan, kernels)
-        implementation(op, f"cupy.{name}", **declared)(made.run)
-        return made
+        table = Variant(op, plan, kernels)
+        implementation(op, f"cupy.{name}", **declared)(table.run)
+        return table
 
     return registered
 

@@ -83,18 +83,18 @@ def sources(impl: Implementation) -> list[Path]:
 def own_sources(impl: Implementation) -> list[Path]:
     """The files of an implementation, in a fixed order."""
     if by_hand := cpp_file(impl):
-        found = with_includes(by_hand)
+        files = with_includes(by_hand)
     else:
         file = Path(code_of(impl.run).co_filename)
-        found = with_includes(file) if file.suffix == ".cu" else _with_imports(file)
+        files = with_includes(file) if file.suffix == ".cu" else _with_imports(file)
         if impl.route in ROUTES:
             # Its kernels are in the files of the ops that it names.
-            named = {text for path in found for text in module_of(path).strings}
+            named = {text for path in files for text in module_of(path).strings}
             for path in KERNELS.glob("*.cuh"):
-                found |= with_includes(path) if path.stem in named else set()
+                files |= with_includes(path) if path.stem in named else set()
     if impl.way in ("cuda", LIBRARY):
-        found.add(_FLAGS)
-    return sorted(path for path in found if path.is_file())
+        files.add(_FLAGS)
+    return sorted(path for path in files if path.is_file())
 
 
 def cpp_file(impl: Implementation) -> Path | None:

@@ -174,8 +174,7 @@ def _source(launch: CudaLaunch) -> CompilerStage:
 
 def _module(launch: CudaLaunch, blank: Opened) -> CompilerStage:
     """The C++ of the pybind11 module: written by hand, or generated from the op's launch tables."""
-    by_hand = build.PYBIND / f"{blank.op}.cu"
-    maker = "C++ host code" if by_hand.is_file() else f"generated from launches/{blank.op}.py"
+    maker = "C++ host code" if build.by_hand(blank.op) else f"generated from launches/{blank.op}.py"
     return CompilerStage("module", maker, build.module_text(blank.op).encode())
 
 

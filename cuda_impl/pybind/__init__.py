@@ -66,8 +66,8 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
 
 def _exported(name: str) -> list[str]:
     """The names that the module ``pybind/<name>.cu`` exports; empty if there is no such file."""
-    file = build.PYBIND / f"{name}.cu"
-    return re.findall(r'\bm\.def\("(\w+)"', file.read_text()) if file.is_file() else []
+    file = build.by_hand(name)
+    return re.findall(r'\bm\.def\("(\w+)"', file.read_text()) if file else []
 
 
 def _lazy(op: str, variant: str, name: str) -> Run:
@@ -94,7 +94,7 @@ def through_cpp(table: Variant) -> Run:
     def launcher_for(tensors: tuple[Any, ...]) -> tuple[Run, Run]:
         """Of the module for these tensors' device and dtype: what launches, and what adds a plan."""
         device, dtype = _device(tensors[0] if tensors else None, table.op), _dtype(table.op, tensors)
-        key = LAUNCHER if device.type == "cpu" else table.op, device, dtype
+        key = build.LAUNCHER if device.type == "cpu" else table.op, device, dtype
         if key not in launchers:
             launchers[key] = module(*key).launcher()
         return launchers[key]
@@ -123,10 +123,6 @@ def _nothing(*tensors: Any, **options: Any) -> None:
     """A launcher without plans."""
 
 
-LAUNCHER = "launcher"
-"""The module that executes all launch tables on the CPU, where each kernel has a build of its own."""
-
-
 def _device(argument: object, name: str) -> torch.device:
     """A tensor's device.  For anything else, any device of the module: all raise the same error."""
     if isinstance(argument, torch.Tensor):
@@ -144,7 +140,7 @@ def _dtype(op: str, arguments: Iterable[object]) -> str:
 
 
 def module(name: str, device: torch.device, dtype: str) -> types.ModuleType:
-    """An op's module for a device and a dtype, built if necessary; also ``library/<op>``, and `LAUNCHER`.
+    """A module for a device and a dtype, built if necessary: an op's, ``library/<op>``, or `build.LAUNCHER`.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
@@ -187,8 +183,7 @@ def module_of(impl: Implementation, device: torch.device) -> str:
     while isinstance(run, functools.partial):
         run = run.func
     name: str = getattr(run, "module", "")
-    by_hand = (build.PYBIND / f"{name}.cu").is_file()
-    return LAUNCHER if name and not by_hand and device.type == "cpu" else name
+    return build.on_host(name) if name and device.type == "cpu" else name
 
 
 def target_of(device: torch.device, dtype: str) -> str | None:

@@ -205,7 +205,7 @@ class Launcher {
     std::shared_ptr<Kernels> kernels_;
     std::unordered_map<Key, Plan, HashOfKey> plans_;
 
-    // A plan in the form that cuda_impl/pybind's `_encoded` gives it.
+    // A plan in the form that cuda_impl/launch.py's `encoded` gives it.
     Plan parsed(const py::object& encoded, const std::vector<Tensor>& tensors) const {
         const auto [makes, launches, results] = encoded.cast<std::tuple<py::list, py::list, py::object>>();
         Plan plan;

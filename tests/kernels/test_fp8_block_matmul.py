@@ -50,8 +50,8 @@ def test_what_lies_beyond_the_columns_of_b_does_not_count(impl: Implementation) 
     ones = torch.ones(66, 264).to(torch.float8_e4m3fn)
     memory = torch.full((272, 136), float("nan")).to(torch.float8_e4m3fn)
     memory[:264] = torch.ones(264, 136).to(torch.float8_e4m3fn)
-    found = impl.run(ones, memory.t()[:, :264], torch.ones(66, 3), torch.ones(2, 3))
-    assert torch.equal(found.float(), torch.full((66, 136), 264.0))
+    product = impl.run(ones, memory.t()[:, :264], torch.ones(66, 3), torch.ones(2, 3))
+    assert torch.equal(product.float(), torch.full((66, 136), 264.0))
 
 
 # Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.

@@ -86,9 +86,9 @@ def test_operands_are_copied_only_where_a_kernel_cannot_read_them(dtype: torch.d
     for copied in (whole[:, 8:136], whole.t(), whole[:1].expand(4, 512)):
         buffer = padded(copied)
         assert isinstance(buffer, Buffer)
-        found = copy_of(copied, buffer)
-        assert has_aligned_rows(found)
-        assert torch.equal(found.float(), copied.float())
+        copy = copy_of(copied, buffer)
+        assert has_aligned_rows(copy)
+        assert torch.equal(copy.float(), copied.float())
 
 
 @for_each(

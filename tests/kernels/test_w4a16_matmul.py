@@ -143,6 +143,6 @@ def test_operands_are_copied_only_where_rows_are_not_aligned() -> None:
         buffer = padded(copied)
         assert not isinstance(buffer, torch.Tensor)
         assert buffer.stride(0) % 8 == 0
-        found = copy_of(copied, buffer)
-        assert found.stride() == buffer.stride()
-        assert torch.equal(found, copied)
+        copy = copy_of(copied, buffer)
+        assert copy.stride() == buffer.stride()
+        assert torch.equal(copy, copied)
