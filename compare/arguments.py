@@ -177,6 +177,15 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
         _check(op, name, parameter, (x.shape[1],), "x", x)
 
 
+def check_norm_gradients(
+    op: str, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor
+) -> None:
+    """Check that ``dy[M,N]`` is the gradient of ``x[M,N]``'s rows, normalised with the fp32 ``rstd[M]``."""
+    check_same(op, 2, dy=dy, x=x)
+    _check(op, "weight", weight, (x.shape[1],), "x", x)
+    _check(op, "rstd", rstd, (x.shape[0],), "x", x, (torch.float32,))
+
+
 def check_pages(
     op: str,
     q: torch.Tensor,
