@@ -79,17 +79,23 @@ def rms_norm_backward_onepass_kernel(
     """Grid: P persistent programs, rows round-robin; a row of N <= BLOCK_N columns stays in registers.
 
     dy and x are read once, and both sums are made of them.  weight is loaded once per program; dweight is one
-    register per column.
+    register per column.  The next row is prefetched, so that loads are in flight during the reduction.
     """
     n = tl.arange(0, BLOCK_N)
+    first = tl.program_id(0).to(tl.int64)
+    next_dy = tl.load(dy_ptr + first * stride_dym + n, mask=n < N, other=0.0)
+    next_x = tl.load(x_ptr + first * stride_xm + n, mask=n < N, other=0.0)
     weight = of_columns(weight_ptr, n, N).to(tl.float32)
     dweight = tl.zeros([BLOCK_N], tl.float32)
     for row in range(tl.program_id(0), M, tl.num_programs(0)):
         m = tl.cast(row, tl.int64)
-        dy = tl.load(dy_ptr + m * stride_dym + n, mask=n < N, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + m * stride_xm + n, mask=n < N, other=0.0).to(tl.float32)
         rstd = tl.load(rstd_ptr + m * stride_rm)
-        x_hat = x * rstd
+        dy = next_dy.to(tl.float32)
+        x_hat = next_x.to(tl.float32) * rstd
+        next_m = m + tl.num_programs(0)
+        inside = (n < N) & (next_m < M)
+        next_dy = tl.load(dy_ptr + next_m * stride_dym + n, mask=inside, other=0.0)
+        next_x = tl.load(x_ptr + next_m * stride_xm + n, mask=inside, other=0.0)
         dx_hat = dy * weight
         mean = tl.sum(dx_hat * x_hat) / N
         dweight += dy * x_hat
@@ -119,7 +125,7 @@ def with_sum(dx: torch.Tensor, partial: torch.Tensor, dweight: torch.Tensor) -> 
     P, N = partial.shape
     if N > 0:
         rms_norm_backward_sum_kernel[(triton.cdiv(N, 32),)](
-            partial, dweight, P, N, BLOCK_P=32, BLOCK_N=32, num_warps=4
+            partial, dweight, P, N, BLOCK_P=128, BLOCK_N=32, num_warps=4
         )
     return dx, dweight
 

@@ -32,13 +32,13 @@ def checked(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> Rows:
     return Rows(dy, x, packed(weight), dx, empty_like(weight), VEC)
 
 
-SUM = Kernel("rms_norm_backward_sum_kernel<{T}, 256>")
+SUM = Kernel("rms_norm_backward_sum_kernel<{T}, 1024>")
 
 
 def sum_of(partial: Tensor, dweight: Tensor) -> Launch:
     """The launch that adds ``partial[P,N]`` along P."""
     P, N = partial.shape
-    return Launch(SUM(dweight.dtype), ceil_div(N, 32), 256, (partial, dweight, *int32(P), *int64(N)))
+    return Launch(SUM(dweight.dtype), ceil_div(N, 32), 1024, (partial, dweight, *int32(P), *int64(N)))
 
 
 ONLINE = Kernel("rms_norm_backward_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
