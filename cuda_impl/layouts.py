@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from compare.device import arch, capability, shared_bytes_of_a_block
-from cuda_impl.launch import Tensor, ceil_div, copied
+from cuda_impl.buffers import Tensor, copied
+from cuda_impl.launch import ceil_div
 
 
 def vector(x: Tensor) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from cuda_impl.launch import Mapped, Tensor
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import Mapped
 
 LINE_BYTES = 128
 """Width of a box: the maximum of the 128-byte swizzle, which puts 8 rows' vectors in 8 different banks."""

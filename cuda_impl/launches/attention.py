@@ -11,22 +11,8 @@ import torch
 
 from compare.arguments import check_queries
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    empty_like,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
+from cuda_impl.buffers import Buffer, Tensor, empty, empty_like, zeros
+from cuda_impl.launch import HALVES, Argument, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import check_shared, check_tensor_cores, for_tma, readable
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, heads_map
 

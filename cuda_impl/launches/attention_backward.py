@@ -11,24 +11,8 @@ import torch
 
 from compare.arguments import check_gradients
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Buffer,
-    Kernel,
-    Launch,
-    Offset,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    empty_like,
-    int32,
-    int64,
-    variant,
-    zeros,
-    zeros_like,
-)
+from cuda_impl.buffers import Buffer, Tensor, empty, empty_like, zeros, zeros_like
+from cuda_impl.launch import HALVES, Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
 from cuda_impl.launches.attention import HEAD_SIZES, MOST, MOST_SCORES, WARPGROUP, struct_of
 from cuda_impl.layouts import check_shared, check_tensor_cores, contiguous, for_tma, readable
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, heads_map

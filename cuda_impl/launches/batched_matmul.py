@@ -6,19 +6,8 @@ from typing import NamedTuple
 
 from compare.arguments import check_batched_squares
 from compare.device import multiprocessors, shared_bytes_of_a_block
-from cuda_impl.launch import (
-    HALVES,
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty_like,
-    int32,
-    int64,
-    variant,
-)
+from cuda_impl.buffers import Buffer, Tensor, empty_like
+from cuda_impl.launch import HALVES, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.launches.matmul import BOOLS
 from cuda_impl.layouts import check_tensor_cores, vector
 

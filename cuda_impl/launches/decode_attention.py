@@ -13,22 +13,8 @@ import torch
 
 from compare.arguments import check_pages
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Buffer,
-    Kernel,
-    Launch,
-    Offset,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    empty_like,
-    int32,
-    int64,
-    variant,
-)
+from cuda_impl.buffers import Buffer, Tensor, empty, empty_like
+from cuda_impl.launch import HALVES, Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import check_shared, check_tensor_cores, contiguous, readable
 
 OP = "decode_attention"

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Plan, Tensor, ceil_div, variant
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import Kernel, Plan, ceil_div, variant
 from cuda_impl.launches.scaled_matmul import (
     BLOCK_K,
     BOOLS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Plan, Tensor, variant
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import Kernel, Plan, variant
 from cuda_impl.launches import scaled_matmul
 from cuda_impl.launches.scaled_matmul import ARGUMENTS, BOOLS, PROMOTED_TILES, Product, by_tma
 

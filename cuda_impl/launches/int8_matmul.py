@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, int64, variant
+from cuda_impl.buffers import Tensor, copied
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.launches import scaled_matmul
 from cuda_impl.launches.scaled_matmul import ARGUMENTS, BOOLS, Product
 from cuda_impl.layouts import padded

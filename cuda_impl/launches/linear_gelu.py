@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from compare.arguments import check_linear
-from cuda_impl.launch import HALVES, Kernel, Launch, Plan, Tensor, ceil_div, empty, int64, variant
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import HALVES, Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.launches.matmul import (
     LAYOUTS,
     TILES,

@@ -8,20 +8,8 @@ import torch
 
 from compare.arguments import check_product
 from compare.device import arch, capability, multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
+from cuda_impl.buffers import Tensor, empty, zeros
+from cuda_impl.launch import HALVES, Argument, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import aligned, check_tensor_cores
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from compare.arguments import check_groups
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty, int32, int64, variant
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import contiguous_rows, vector
 
 

@@ -8,18 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from compare.arguments import check_heads
-from cuda_impl.launch import (
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-)
+from cuda_impl.buffers import Buffer, Tensor, empty
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import VECS, contiguous_rows, vector
 
 

@@ -11,18 +11,8 @@ import torch
 
 from compare.arguments import check_scaled_product
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    Argument,
-    Instance,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    zeros_like,
-)
+from cuda_impl.buffers import Tensor, empty, zeros_like
+from cuda_impl.launch import Argument, Instance, Kernel, Launch, Plan, ceil_div, int32
 from cuda_impl.layouts import contiguous, padded
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
 

@@ -8,19 +8,8 @@ import torch
 
 from compare.arguments import check_same
 from compare.device import multiprocessors, shared_bytes_of_a_block
-from cuda_impl.launch import (
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    copied,
-    empty_like,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
+from cuda_impl.buffers import Tensor, copied, empty_like, zeros
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import VECS, contiguous_rows, vec, vector
 
 

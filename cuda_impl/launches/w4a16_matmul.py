@@ -12,20 +12,8 @@ import torch
 
 from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    Variant,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-)
+from cuda_impl.buffers import Buffer, Tensor, empty
+from cuda_impl.launch import HALVES, Kernel, Launch, Plan, Variant, ceil_div, int32, int64, variant
 from cuda_impl.layouts import padded
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
 

@@ -18,6 +18,7 @@ from compare.device import runs_on, supports
 from compare.inputs import TORCH_DTYPES
 from compare.model.op import Case, Implementation
 from cuda_impl import pybind
+from cuda_impl.buffers import copied, empty, empty_like
 from cuda_impl.launch import (
     Argument,
     Launch,
@@ -28,9 +29,6 @@ from cuda_impl.launch import (
     Plans,
     Run,
     Variant,
-    copied,
-    empty,
-    empty_like,
     int64,
     module_text,
 )
