@@ -19,7 +19,7 @@ import torch
 from compare.inputs import TORCH_DTYPES
 from compare.registry import get_op, implementation
 from cuda_impl import build, loader
-from cuda_impl.buffers import Buffer, Tensor, copy_of, new_empty
+from cuda_impl.buffers import Buffer, Tensor, allocation, copy_of
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 """The kernels' ``T``."""
@@ -213,15 +213,15 @@ def _through_python(table: Variant) -> Run:
 
 def layout_of(args: Sequence[Any], options: dict[str, Any]) -> tuple[object, ...]:
     """What a plan may depend on: of a tensor its dtype, shape, strides, device, and address modulo 16."""
-    layout: list[object] = []
-    for value in args:
-        if isinstance(value, torch.Tensor):
-            layout += (value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.device)
+    layout: list[object] = [*options]
+    for value in (*args, *options.values()) if options else args:
+        if isinstance(value, Tensor):
+            layout += value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.device
         elif isinstance(value, tuple):
             layout.append(layout_of(value, {}))
         else:
-            layout += (type(value), value)
-    return (*layout, *options, layout_of((*options.values(),), {})) if options else tuple(layout)
+            layout += type(value), value
+    return tuple(layout)
 
 
 def tensors_of(args: Sequence[Any], options: dict[str, Any]) -> list[torch.Tensor]:
@@ -305,19 +305,22 @@ class Planned:
                 return number, True
         return 0, False
 
-    def maker(self, buffer: Buffer) -> tuple[int, Callable[[torch.Tensor], torch.Tensor]]:
-        """The number of the tensor that a buffer is made of, and a function of it."""
+    def maker(self, buffer: Buffer) -> tuple[int | None, Callable[..., torch.Tensor]]:
+        """The number of the tensor that a buffer is made of, None without one, and a function of it."""
         number, is_like = self.model(buffer)
         if buffer.source is not None:
             return number, functools.partial(copy_of, buffer=buffer)
-        make: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
+        make: Callable[..., torch.Tensor] = torch.empty_like
         if not is_like:
-            make = functools.partial(new_empty, shape=buffer.shape, dtype=buffer.dtype)
-        if not buffer.zeroed:
+            number, make = None, allocation(buffer.shape, buffer.stride(), buffer.dtype, buffer.device)
+        size_bytes = buffer.numel() * buffer.element_size()
+        if not buffer.zeroed or size_bytes == 0:
             return number, make
         if buffer.device.type != "cuda":
             return number, functools.partial(_zeroed, make)
-        return number, functools.partial(_zeroed_on_gpu, make, build.cupy().cuda.runtime.memsetAsync)
+        return number, functools.partial(
+            _zeroed_on_gpu, make, build.cupy().cuda.runtime.memsetAsync, size_bytes
+        )
 
     def through_python(self) -> Run:
         """A function of the call's tensors that allocates, launches and returns the outputs."""
@@ -330,8 +333,8 @@ class Planned:
 
         def call(tensors: Sequence[torch.Tensor]) -> Any:
             held = [*tensors]
-            for number, make in makers:
-                held.append(make(held[number]))  # a copy may be of a buffer before it
+            for number, make in makers:  # a copy may be of a buffer before it
+                held.append(make() if number is None else make(held[number]))
             for run, grid, block, args, shared_bytes in launches:
                 run(grid, block, args(held), shared_bytes)
             return held[result] if isinstance(result, int) else tuple([held[number] for number in result])
@@ -362,16 +365,15 @@ class Planned:
         return addressed
 
 
-def _zeroed(make: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    return make(x).zero_()
+def _zeroed(make: Callable[..., torch.Tensor], *like: torch.Tensor) -> torch.Tensor:
+    return make(*like).zero_()
 
 
 def _zeroed_on_gpu(
-    make: Callable[[torch.Tensor], torch.Tensor], memset: Callable[..., None], x: torch.Tensor
+    make: Callable[..., torch.Tensor], memset: Callable[..., None], size_bytes: int, *like: torch.Tensor
 ) -> torch.Tensor:
-    memory = make(x)
-    if memory.numel() > 0:
-        memset(memory.data_ptr(), 0, memory.nbytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
+    memory = make(*like)
+    memset(memory.data_ptr(), 0, size_bytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
     return memory
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,8 +85,6 @@ class _CudaKernel:
         self._raw_stream = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
-        self._overlap = overlap
-        self._configs: dict[tuple[object, ...], Any] = {}
         self._has_plain_floats: bool | None = None
         major, minor = torch.cuda.get_device_capability(self._device)
         options = build.nvrtc_options(source, f"sm_{major}{minor}")
@@ -106,6 +105,7 @@ class _CudaKernel:
                 from cupy_backends.cuda.api import driver
 
                 driver.funcSetAttribute(self._function.ptr, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+        self._overlapping = _OverlappingLaunch(self._function.ptr) if overlap else None
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
@@ -121,37 +121,13 @@ class _CudaKernel:
             self._raw_kernel.max_dynamic_shared_size_bytes = shared_mem
             self._shared_bytes = shared_mem
         raw = self._raw_stream(self._device)
-        if self._overlap:
-            return self._launch_overlapping(raw, grid, block, shared_mem, args)
+        if self._overlapping is not None:
+            return self._overlapping(raw, grid, block, shared_mem, args)
         stream = self._streams.get(raw)
         if stream is None:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
         self._function(grid, block, args, shared_mem, stream)
         return None
-
-    def _launch_overlapping(
-        self,
-        stream: int,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        shared_bytes: int,
-        args: Sequence[Argument],
-    ) -> None:
-        """Programmatic dependent launch, for which cupy's launch has no argument."""
-        from cuda.bindings import driver
-
-        shape = stream, grid, block, shared_bytes
-        config = self._configs.get(shape)
-        if config is None:
-            config = self._configs[shape] = _overlapping(*shape)
-        parts = [arg.to_bytes(8, "little") if isinstance(arg, int) else arg.tobytes() for arg in args]  # type: ignore[union-attr]
-        ends = np.cumsum([len(part) for part in parts])
-        values = np.frombuffer(b"".join(parts), np.uint8)
-        addresses = np.uint64(values.ctypes.data) + np.concatenate(([0], ends[:-1])).astype(np.uint64)
-        function = driver.CUfunction(self._function.ptr)
-        (error,) = driver.cuLaunchKernelEx(config, function, addresses.ctypes.data, 0)
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
 
 
 def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
@@ -165,22 +141,53 @@ def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-def _overlapping(stream: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
-    """A launch's configuration, by which it may start while the previous one on its stream still runs."""
-    from cuda.bindings import driver
+class _OverlappingLaunch:
+    """Programmatic dependent launch of a kernel, for which cupy's launch has no argument."""
 
-    allowed = driver.CUlaunchAttribute()
-    allowed.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    value = driver.CUlaunchAttributeValue()
-    value.programmaticStreamSerializationAllowed = 1
-    allowed.value = value
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
-    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
-    config.sharedMemBytes = shared_bytes
-    config.hStream = driver.CUstream(stream)
-    config.attrs, config.numAttrs = [allowed], 1
-    return config
+    def __init__(self, function: int) -> None:
+        from cuda.bindings import driver
+
+        self._driver, self._function = driver, driver.CUfunction(function)
+        self._configs: dict[tuple[object, ...], Any] = {}
+        self._places: list[int] = []
+        """Of the arguments among their bytes: the same at every launch."""
+
+    def __call__(
+        self,
+        stream: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared_bytes: int,
+        args: Sequence[Argument],
+    ) -> None:
+        shape = stream, grid, block, shared_bytes
+        config = self._configs.get(shape)
+        if config is None:
+            config = self._configs[shape] = self._config(*shape)
+        parts = [arg.to_bytes(8, "little") if isinstance(arg, int) else arg.tobytes() for arg in args]  # type: ignore[union-attr]
+        if not self._places:
+            self._places = [0, *itertools.accumulate(map(len, parts[:-1]))]
+        values = ctypes.create_string_buffer(b"".join(parts))
+        begin = ctypes.addressof(values)
+        addresses = (ctypes.c_void_p * len(parts))(*[begin + place for place in self._places])
+        (error,) = self._driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
+        if error != self._driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
+
+    def _config(self, stream: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
+        """A launch's configuration, by which it may start while the previous one on its stream still runs."""
+        allowed = self._driver.CUlaunchAttribute()
+        allowed.id = self._driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        value = self._driver.CUlaunchAttributeValue()
+        value.programmaticStreamSerializationAllowed = 1
+        allowed.value = value
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+        config.sharedMemBytes = shared_bytes
+        config.hStream = self._driver.CUstream(stream)
+        config.attrs, config.numAttrs = [allowed], 1
+        return config
 
 
 # --------------------------------------------------------------------------- CPU: the host build

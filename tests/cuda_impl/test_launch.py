@@ -151,6 +151,13 @@ def test_a_kept_plan_copies_what_this_call_is_given(through: Callable[[Plans], R
     assert torch.equal(run(x + 1), x + 1)
 
 
+def test_a_kept_plan_takes_a_tensor_given_twice_for_two(through: Callable[[Plans], Run]) -> None:
+    run = through(lambda x, other: Plan(copied(x)))
+    x, y = torch.ones(3, 4)[:, ::2], torch.zeros(3, 4)[:, ::2]
+    run(x, x)
+    assert torch.equal(run(x, y), x), "the plan of one tensor was used for two"
+
+
 # --------------------------------------------------------------------------- C++ by hand
 
 
