@@ -24,7 +24,6 @@ from cuda_impl.buffers import Buffer, Tensor, allocation, copy_of
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 """The kernels' ``T``."""
 HALVES = (torch.float16, torch.bfloat16)
-BOOLS = (True, False)
 HOPPER: dict[str, Any] = {"level": "hopper", "requires": "sm_90a"}
 """Declared of variants with wgmma, which no other architecture has."""
 

@@ -13,12 +13,11 @@ import torch
 
 from compare.arguments import check_pages
 from compare.device import multiprocessors
-from cuda_impl.buffers import Buffer, Tensor, empty, empty_like
+from cuda_impl.buffers import Tensor, empty, empty_like
 from cuda_impl.launch import HALVES, Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
-from cuda_impl.layouts import check_shared, check_tensor_cores, contiguous, readable
+from cuda_impl.layouts import HEAD_SIZES, check_shared, check_tensor_cores, contiguous, readable
 
 OP = "decode_attention"
-HEAD_SIZES = (64, 128)
 HEADS, TOKENS, WARPS = 16, 16, 4
 THREADS, BLOCK_N = WARPS * 32, WARPS * TOKENS
 STATIC_BYTES = 2 * WARPS * HEADS * 4
@@ -33,7 +32,7 @@ class Decoding(NamedTuple):
     v: Tensor
     table: Tensor
     lengths: Tensor
-    o: Buffer
+    o: Tensor
 
     @property
     def groups(self) -> int:

@@ -22,11 +22,7 @@ ONLINE = Kernel("softmax_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
 
 
 @variant(
-    "softmax",
-    "online",
-    kernels=[ONLINE],
-    level="tiled",
-    algorithm="online softmax: the row is read twice",
+    "softmax", "online", kernels=[ONLINE], level="tiled", algorithm="online softmax: the row is read twice"
 )
 def online(x: Tensor) -> Plan:
     """A block reads its row twice: any row length."""
@@ -61,11 +57,7 @@ ONEPASS = Kernel("softmax_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=
 
 
 @variant(
-    "softmax",
-    "onepass",
-    kernels=[ONEPASS],
-    level="tiled",
-    algorithm="row in registers: maximum, sum, output",
+    "softmax", "onepass", kernels=[ONEPASS], level="tiled", algorithm="row in registers: maximum, sum, output"
 )
 def onepass(x: Tensor) -> Plan:
     """The row stays in registers: up to 32768 columns."""

@@ -303,12 +303,7 @@ WIDE = Kernel("w4a16_matmul_wide_kernel<{T}, {TILE}>", HALVES, TILE=[wide_tile(6
     requires="sm_90a",
     emulated=True,
     prepare=repack_pieces,
-    tunable={
-        "BLOCK_M": (64, 128),
-        "WARPGROUPS": (1, 2),
-        "STAGES": (2, 3, 4, 5, 6),
-        "EVICT_FIRST": (0, 1),
-    },
+    tunable={"BLOCK_M": (64, 128), "WARPGROUPS": (1, 2), "STAGES": (2, 3, 4, 5, 6), "EVICT_FIRST": (0, 1)},
 )
 def wide(
     a: Tensor,
