@@ -24,6 +24,7 @@ import triton.language as tl
 from compare.arguments import check_gradients
 from compare.registry import implementation
 from triton_impl.attention import descriptor
+from triton_impl.counts import cdiv
 from triton_impl.tma import for_tma
 
 OP = "attention_backward"
@@ -379,7 +380,7 @@ def prepare(
     q, k, v, o, do = (
         x if x.stride(3) == 1 and x.stride(1) <= LARGEST_STRIDE else x.contiguous() for x in (q, k, v, o, do)
     )
-    pitch = triton.cdiv(Sq, BLOCK_OWN) * BLOCK_OWN
+    pitch = cdiv(Sq, BLOCK_OWN) * BLOCK_OWN
     delta, lse2 = (torch.empty(B * Hq * pitch, dtype=torch.float32, device=q.device) for _ in range(2))
     if delta.numel() > 0:
         attention_backward_delta_kernel[(delta.numel() // BLOCK_LOOP,)](
@@ -394,8 +395,8 @@ def prepare(
         (q, k, v, do, lse2, delta),
         gradients,
         (Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D), *strides),
-        triton.cdiv(Skv, BLOCK_OWN) * B * Hk,
-        triton.cdiv(Sq, BLOCK_OWN) * B * Hq,
+        cdiv(Skv, BLOCK_OWN) * B * Hk,
+        cdiv(Sq, BLOCK_OWN) * B * Hq,
         constants,
         D // 2,
     )
@@ -456,7 +457,7 @@ def fused(
             **call.constants,
         )
     BLOCK_SIZE = 1024
-    grid = (triton.cdiv(dq.numel(), BLOCK_SIZE),)
+    grid = (cdiv(dq.numel(), BLOCK_SIZE),)
     attention_backward_round_kernel[grid](
         dq_sum, dq, dq.numel(), 1 / math.sqrt(q.shape[3]), BLOCK_SIZE=BLOCK_SIZE
     )
@@ -485,11 +486,11 @@ def pipelined(
     OWN, LOOP = D, D // 2  # rows of a program's own tile, and of those that its loop loads
     constants = {"D": D, "CAUSAL": causal, "STAGES": 3, "num_warps": D // 16}
     loop_of_queries = [descriptor(x, rows) for x, rows in ((q, LOOP), (k, OWN), (v, OWN), (do, LOOP))]
-    attention_backward_pipelined_dkdv_kernel[(triton.cdiv(Skv, OWN) * B * Hk,)](
+    attention_backward_pipelined_dkdv_kernel[(cdiv(Skv, OWN) * B * Hk,)](
         *loop_of_queries, lse2, delta, dk, dv, *call.sizes[:7], BLOCK_M=LOOP, BLOCK_N=OWN, **constants
     )
     loop_of_keys = [descriptor(x, rows) for x, rows in ((q, OWN), (k, LOOP), (v, LOOP), (do, OWN))]
-    attention_backward_pipelined_dq_kernel[(triton.cdiv(Sq, OWN) * B * Hq,)](
+    attention_backward_pipelined_dq_kernel[(cdiv(Sq, OWN) * B * Hq,)](
         *loop_of_keys, lse2, delta, dq, *call.sizes[:7], BLOCK_M=OWN, BLOCK_N=LOOP, **constants
     )
     return call.gradients

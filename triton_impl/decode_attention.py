@@ -26,6 +26,7 @@ import triton.language as tl
 from compare.arguments import check_pages
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv, next_power_of_2
 from triton_impl.softmax import finite_shift
 
 
@@ -263,7 +264,7 @@ def grouped(
         return o
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k_pages.shape
-    groups = triton.cdiv(Hq // Hk, HEADS)
+    groups = cdiv(Hq // Hk, HEADS)
     sizes = (Hk, Hq // Hk, groups, *layout(*inputs[:4]))
     decode_attention_grouped_kernel[(B * groups * Hk,)](
         *inputs, o, *sizes, D=D, PAGE=PAGE, BLOCK_N=BLOCK_N, HEADS=HEADS, num_warps=4
@@ -283,10 +284,10 @@ def splits_of(units: int, tiles: int, resident: int, sequences: int) -> int:
     """
 
     def efficiency(splits: int) -> float:
-        return units * splits / (triton.cdiv(units * splits, resident) * resident)
+        return units * splits / (cdiv(units * splits, resident) * resident)
 
-    least = max(1, min(triton.cdiv(4 * resident, units), tiles // 16)) if sequences > 1 else 1
-    candidates = range(least, max(least, min(tiles, 4 * triton.cdiv(resident, units))) + 1)
+    least = max(1, min(cdiv(4 * resident, units), tiles // 16)) if sequences > 1 else 1
+    candidates = range(least, max(least, min(tiles, 4 * cdiv(resident, units))) + 1)
     best = max(map(efficiency, candidates))
     return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
@@ -296,8 +297,8 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     q, k, _, table, _ = inputs
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k.shape
-    groups = triton.cdiv(Hq // Hk, HEADS)
-    units, tiles = B * groups * Hk, triton.cdiv(table.shape[1] * PAGE, BLOCK_N)
+    groups = cdiv(Hq // Hk, HEADS)
+    units, tiles = B * groups * Hk, cdiv(table.shape[1] * PAGE, BLOCK_N)
     # Resident per multiprocessor: pipelined's have 72 KB of 228 with D = 128. CUDA's 256 // D are limited by
     # registers: 186 per thread.
     BLOCKS = 384 // D
@@ -319,7 +320,7 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     )
     # One more than splits: beside a row of NaN there is always a -inf, because the interpreter warns of a
     # maximum of nothing else.
-    BLOCK_SPLITS = min(16, triton.next_power_of_2(splits + 1))
+    BLOCK_SPLITS = min(16, next_power_of_2(splits + 1))
     decode_attention_combine_kernel[(B * Hq,)](
         o_part, lse_part, o, splits, D=D, BLOCK_SPLITS=BLOCK_SPLITS, num_warps=4
     )

@@ -23,7 +23,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import check_counts, check_strides
+from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
     MOST,
@@ -281,7 +281,7 @@ def checked(
 def tile_of(M: int, N: int, processors: int) -> dict[str, int]:
     """The largest tile that keeps four fifths of the multiprocessors at work, else the smallest."""
     tiles = ((128, 128), (64, 128), (64, 64))
-    enough = (t for t in tiles if 5 * triton.cdiv(M, t[0]) * triton.cdiv(N, t[1]) >= 4 * processors)
+    enough = (t for t in tiles if 5 * cdiv(M, t[0]) * cdiv(N, t[1]) >= 4 * processors)
     BLOCK_M, BLOCK_N = next(enough, tiles[-1])
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "GROUP_M": 8}
 
@@ -294,7 +294,7 @@ def vectorizable(x: torch.Tensor) -> torch.Tensor:
     rows, K = x.shape
     if x.stride(1) != 1 or (x.stride(0) % 16 == 0 and K % 16 == 0) or K < 16:
         return x
-    padded = x.new_zeros((rows, triton.cdiv(K, 16) * 16))
+    padded = x.new_zeros((rows, cdiv(K, 16) * 16))
     padded[:, :K].copy_(x)
     return padded
 
@@ -308,7 +308,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     K = min(a.shape[1], b.shape[1])  # of either alone, zeros would meet what lies beyond the other's rows
     check_strides(K, stride_ak=a.stride(1), stride_bk=b.stride(1))
     tile = tile_of(M, N, multiprocessors(a.device))
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     strides = (*a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride())
     num_warps = 8 if tile["BLOCK_M"] == 128 else 4
     fp8_block_matmul_tiled_kernel[grid](
@@ -342,7 +342,7 @@ def persistent(
     processors = multiprocessors(a.device)
     tile = tile_of(M, N, processors)
     tile = {**tile, "BLOCK_M": BLOCK_M or tile["BLOCK_M"], "BLOCK_N": BLOCK_N or tile["BLOCK_N"]}
-    programs = min(processors, triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]))
+    programs = min(processors, cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     allocate_descriptors_on(a.device)
     num_warps = WARPS or (8 if tile["BLOCK_M"] == 128 else 4)
@@ -383,7 +383,7 @@ def in_gluon(
     b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, 128], BYTES_SWIZZLED)
     C_ALIGNED = N % 8 == 0
     c_desc = TensorDescriptor.from_tensor(c, [64, 64], SWIZZLED) if C_ALIGNED else None
-    programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     constants = {"BLOCK_N": BLOCK_N, "GROUP_M": GROUP_M, "STAGES": STAGES}
     fp8_block_matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K,

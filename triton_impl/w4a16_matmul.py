@@ -22,6 +22,7 @@ from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl import shared_rows
+from triton_impl.counts import cdiv
 
 OP = "w4a16_matmul"
 GROUP = tl.constexpr(128)
@@ -178,7 +179,7 @@ def tiled(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: to
         return y
     tile = tile_of(M)
     strides = (*a.stride(), *packed.stride(), *scales.stride(), *zeros.stride())
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     w4a16_matmul_tiled_kernel[grid](a, packed, scales, zeros, y, M, N, K, *strides, **tile)
     return y
 
@@ -193,7 +194,7 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
     if y.numel() == 0 or K == 0:
         return y
     tile = tile_of(M)
-    tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
+    tiles = cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"])
     programs = (4 if tile["BLOCK_M"] < 64 else 2) * multiprocessors(a.device)
     most = min(programs // tiles, MOST_PARTS_BYTES // (4 * y.numel()))
     splits = max(1, min(most, scales.shape[1]))
@@ -205,9 +206,7 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
         a, packed, scales, zeros, parts, M, N, K, splits, *strides, **tile
     )
     BLOCK = 512
-    w4a16_matmul_add_kernel[(triton.cdiv(y.numel(), BLOCK),)](
-        parts, y, y.numel(), splits, BLOCK=BLOCK, num_warps=4
-    )
+    w4a16_matmul_add_kernel[(cdiv(y.numel(), BLOCK),)](parts, y, y.numel(), splits, BLOCK=BLOCK, num_warps=4)
     return y
 
 
@@ -263,7 +262,7 @@ def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tenso
     leaves them set: repack.
     """
     N, groups = scales.shape
-    tiles = triton.cdiv(N, PIECE_N)
+    tiles = cdiv(N, PIECE_N)
     pieces = packed.new_empty((tiles, groups, PIECE_WORDS))
     if pieces.numel() > 0:
         w4a16_matmul_repack_pieces_kernel[(tiles * groups,)](
@@ -279,7 +278,7 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
     M, K = x.shape
     if x.stride(1) == 1 and x.stride(0) >= K and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
         return x
-    return x.new_empty((M, triton.cdiv(K, 8) * 8))[:, :K].copy_(x)
+    return x.new_empty((M, cdiv(K, 8) * 8))[:, :K].copy_(x)
 
 
 MOST_TILES_M = 8
@@ -423,15 +422,15 @@ def transposed(
         return y
     pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared
     groups = scales.shape[1]
-    if pieces.shape != (triton.cdiv(N, PIECE_N), groups, PIECE_WORDS):
+    if pieces.shape != (cdiv(N, PIECE_N), groups, PIECE_WORDS):
         found = tuple(pieces.shape)
         raise ValueError(f"{OP}: prepared has shape {found}; it takes what repack_pieces returns")
     BLOCK_M = BLOCK_M or next((rows for rows in TRANSPOSED if rows >= M), 256)
     tile = TRANSPOSED[BLOCK_M]
     PIECES, WARPS, STAGES = PIECES or tile[0], WARPS or tile[1], STAGES or tile[2]
     PROGRAMS = PROGRAMS or tile[3]
-    tiles_m, BLOCK_N = triton.cdiv(M, BLOCK_M), PIECES * PIECE_N
-    tiles = tiles_m * triton.cdiv(N, BLOCK_N)
+    tiles_m, BLOCK_N = cdiv(M, BLOCK_M), PIECES * PIECE_N
+    tiles = tiles_m * cdiv(N, BLOCK_N)
     splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, groups))
     if tiles_m > MOST_TILES_M:
         splits = 1
