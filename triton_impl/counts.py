@@ -1,6 +1,7 @@
 """Counts in host code: of programs, and those that a kernel's 32-bit loop counters and offsets hold.
 
-``triton.cdiv`` and ``triton.next_power_of_2`` return the same; they serve kernels too, and are ten times slower.
+``triton.cdiv`` and ``triton.next_power_of_2`` return the same; as kernels call them too, they take ten times
+as long.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _resident_blocks(compiled: Any, num_warps: int) -> int:
 def aligned(values: torch.Tensor, boundary: int) -> torch.Tensor:
     """``values`` if all rows are aligned to ``boundary`` bytes, else a contiguous copy."""
     pack = boundary // values.element_size()
-    fits = values.data_ptr() % boundary == 0 and not any([stride % pack for stride in values.stride()[:-1]])
+    fits = values.data_ptr() % boundary == 0 and all(stride % pack == 0 for stride in values.stride()[:-1])
     return values if fits else values.clone(memory_format=torch.contiguous_format)
 
 

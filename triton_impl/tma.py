@@ -11,7 +11,7 @@ from triton_impl.counts import cdiv
 def for_tma(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows are contiguous, 16-byte aligned and apart, as TMA requires; else such a copy."""
     vector, columns = 16 // x.element_size(), x.size(-1)
-    apart = all([stride >= columns and stride % vector == 0 for stride in x.stride()[:-1]])
+    apart = all(stride >= columns and stride % vector == 0 for stride in x.stride()[:-1])
     if apart and x.stride(-1) == 1 and x.data_ptr() % 16 == 0:
         return x
     return x.new_empty((*x.shape[:-1], cdiv(columns, vector) * vector))[..., :columns].copy_(x)
