@@ -31,7 +31,13 @@ class Kernel(Protocol):
 
 @functools.cache
 def kernel(
-    source: str, name: str, device: torch.device, *, cluster: int = 1, overlap: bool = False
+    source: str,
+    name: str,
+    device: torch.device,
+    *,
+    cluster: int = 1,
+    overlap: bool = False,
+    cooperative: bool = False,
 ) -> Kernel:
     """The kernel ``name`` of ``source``, compiled for ``device`` at first use and cached.
 
@@ -42,13 +48,14 @@ def kernel(
         cluster: blocks per cluster; sizes above 8 are not portable and need a kernel attribute.
         overlap: programmatic dependent launch (sm_90 and later): the kernel may start while the previous one
             on its stream still runs, and itself waits for that one's output.
+        cooperative: all blocks are resident before any starts; a launch of more blocks fails.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
         TypeError: the device is neither cuda, cpu nor meta.
     """
     if device.type == "cuda":
-        return _CudaKernel(source, name, device, cluster, overlap)
+        return _CudaKernel(source, name, device, cluster, overlap, cooperative)
     if device.type == "meta":
         return _MetaKernel(source, name, cluster)
     if device.type == "cpu":
@@ -77,7 +84,15 @@ class _Stream:
 class _CudaKernel:
     """``cupy.RawModule`` on torch's device and stream."""
 
-    def __init__(self, source: str, name: str, device: torch.device, cluster: int, overlap: bool) -> None:
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        device: torch.device,
+        cluster: int,
+        overlap: bool,
+        cooperative: bool,
+    ) -> None:
         cupy = build.cupy()
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._current = torch._C._cuda_getDevice
@@ -85,6 +100,7 @@ class _CudaKernel:
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
         self._overlap = overlap
+        self._cooperative = cooperative
         self._configs: dict[tuple[object, ...], Any] = {}
         self._has_plain_floats: bool | None = None
         major, minor = torch.cuda.get_device_capability(self._device)
@@ -126,7 +142,7 @@ class _CudaKernel:
         stream = self._streams.get(raw)
         if stream is None:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
-        self._function(grid, block, args, shared_mem, stream)
+        self._function(grid, block, args, shared_mem, stream, self._cooperative)
         return None
 
     def _launch_overlapping(

@@ -1,6 +1,20 @@
-"""Overflow checks for 32-bit loop counters and offsets of Triton kernels."""
+"""Overflow checks for grids, 32-bit loop counters and offsets of Triton kernels."""
 
 from __future__ import annotations
+
+MOST_PROGRAMS = (1 << 31) - 1
+
+
+def grid_1d(programs: int) -> tuple[int]:
+    """A launch grid of so many programs.
+
+    Raises:
+        NotImplementedError: a grid cannot have as many.
+    """
+    if programs > MOST_PROGRAMS:
+        raise NotImplementedError(f"{programs} programs: a grid has at most {MOST_PROGRAMS}")
+    return (programs,)
+
 
 LAST_STEPS = 1 << 16
 """At least the step of every loop here."""
