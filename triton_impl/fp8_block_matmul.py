@@ -26,7 +26,6 @@ from compare.registry import implementation
 from triton_impl.counts import check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
-    MOST,
     PIECE,
     SWIZZLED,
     async_load,
@@ -35,7 +34,7 @@ from triton_impl.matmul import (
     grouped_tile_in_gluon,
     halves,
 )
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 BLOCK_K = tl.constexpr(128)
 """Of K, and of N, that share a scale."""
@@ -44,13 +43,15 @@ BLOCK_K = tl.constexpr(128)
 @triton.jit
 def load_scales_a(scale_a_ptr, m, block, M, stride_sam, stride_sak):
     """A block's scales of these rows of a."""
+    block = tl.cast(block, tl.int64)  # transposed scales have as long a stride as there are rows
     return tl.load(scale_a_ptr + m * stride_sam + block * stride_sak, mask=m < M, other=0.0)
 
 
 @triton.jit
 def load_scale_b(scale_b_ptr, n, block, stride_sbn, stride_sbk):
     """A block's scale of the tile that begins at row n of b; the tile lies in one block of rows."""
-    return tl.load(scale_b_ptr + n // BLOCK_K * stride_sbn + block * stride_sbk)
+    block_n, block = tl.cast(n // BLOCK_K, tl.int64), tl.cast(block, tl.int64)
+    return tl.load(scale_b_ptr + block_n * stride_sbn + block * stride_sbk)
 
 
 @triton.jit
@@ -338,6 +339,7 @@ def persistent(
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if c.numel() == 0 or K == 0:
         return c.zero_()
+    check_coordinates(M=M, N=N, K=K)
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
     tile = tile_of(M, N, processors)
@@ -374,8 +376,7 @@ def in_gluon(
     GROUP_M: int = 8,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     BLOCK_M, BLOCK_N, STAGES = 256, 128, 4

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from compare.arguments import check_heads
 from compare.registry import implementation
+from triton_impl.counts import check_counts, grid_1d
 
 
 @triton.jit
@@ -72,9 +73,10 @@ def rotary_token_kernel(
     sin = tl.load(sin_ptr + s * stride_ss + d, mask=d < half).to(tl.float32)
     q_ptr += b * stride_qb + s * stride_qs
     k_ptr += b * stride_kb + s * stride_ks
-    out_ptr += token * (H + Hk) * 2 * half
+    heads = tl.cast(H, tl.int64)  # H * 2 * half may exceed 2^31
+    out_ptr += token * (heads + Hk) * 2 * half
     rotate_heads(q_ptr, stride_qh, cos, sin, out_ptr, H, half, BLOCK_H, BLOCK_D)
-    rotate_heads(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, Hk, half, BLOCK_HK, BLOCK_D)
+    rotate_heads(k_ptr, stride_kh, cos, sin, out_ptr + heads * 2 * half, Hk, half, BLOCK_HK, BLOCK_D)
 
 
 def checked(
@@ -133,10 +135,11 @@ def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
         return out
     B, S, _, D = out.shape
     H, Hk = q.shape[2], k.shape[2]
+    check_counts(H=H, Hk=Hk)
     VEC = vec(inputs)
     BLOCK_D = triton.next_power_of_2(D // 2)
     most = max(1, 2048 // BLOCK_D)  # 16 elements of each half per thread
-    rotary_token_kernel[(B * S,)](
+    rotary_token_kernel[grid_1d(B * S)](
         *inputs, out, S, H, Hk, D // 2 // VEC, *strides_of(inputs),
         BLOCK_H=min(most, triton.next_power_of_2(max(H, 1))),
         BLOCK_HK=min(most, triton.next_power_of_2(max(Hk, 1))),
