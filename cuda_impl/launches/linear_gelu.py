@@ -10,6 +10,7 @@ from cuda_impl.launches.matmul import (
     Product,
     by_tma_store,
     check_sizes,
+    check_terms,
     operands,
     tma_kernel,
     tma_store,
@@ -36,6 +37,7 @@ TENSOR_CORE = Kernel(
 def tensor_core(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     """matmul's kernel with bias and GELU as its epilogue, in registers."""
     M, N, K, y = checked(x, w, bias)
+    check_terms(K)
     of = operands(x, w)
     BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES = 128, 128, 32, 4, 4
     args = (of.a, of.b, packed(bias), y, *int64(M, N, K, of.lda, of.ldb))

@@ -32,7 +32,7 @@ THREADS = (1 + CONSUMERS) * WARPGROUP
 PIECE_N, PIECE_ROWS = 64, 16
 """A piece of c that a warp stores by TMA."""
 MOST = (1 << 31) - 512
-"""Maximum M and N: coordinates, up to the end of the last tile, are 32-bit."""
+"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 class Product(NamedTuple):
@@ -138,8 +138,8 @@ def by_tma(
         stores: whether the kernel has a map of c, and buffers for pieces of it.
         cluster: the blocks that share loads: along M those of b, along N those of a.
     """
-    if max(p.M, p.N) > MOST:
-        raise NotImplementedError(f"M={p.M}, N={p.N}: at most {MOST} of each")
+    if max(p.M, p.N, K := p.a.shape[1]) > MOST:
+        raise NotImplementedError(f"M={p.M}, N={p.N}, K={K}: at most {MOST} of each")
     if p.K == 0:
         return Plan(zeros_like(p.c))
     CLUSTER_M, CLUSTER_N = cluster
