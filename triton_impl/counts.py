@@ -41,17 +41,17 @@ BLOCK_K = 128
 """Maximum along K of the tiles here."""
 
 
-def check_strides(K: int, **strides: int) -> None:
+def check_strides(K: int, most: int = BLOCK_K, **strides: int) -> None:
     """Refuse a stride at which a 32-bit offset along K, within a tile or to the next one, would overflow.
 
-    Triton passes a stride below 2^31 in 32 bits, and multiplies it with an index below BLOCK_K in 32 bits.
+    Triton passes a stride below 2^31 in 32 bits, and multiplies it with an index below ``most`` in 32 bits.
 
     Raises:
         NotImplementedError: the product of a stride and the length of a tile passes 2^31 - 1.
     """
     for name, stride in strides.items():
-        if stride < 1 << 31 <= stride * min(K, BLOCK_K):
+        if stride < 1 << 31 <= stride * min(K, most):
             raise NotImplementedError(
-                f"{name}={stride}: {min(K, BLOCK_K)} such steps pass 2^31 - 1, the last number of 32 bits; "
+                f"{name}={stride}: {min(K, most)} such steps pass 2^31 - 1, the last number of 32 bits; "
                 "torch.eager takes any"
             )

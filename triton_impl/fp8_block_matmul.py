@@ -43,15 +43,13 @@ BLOCK_K = tl.constexpr(128)
 @triton.jit
 def load_scales_a(scale_a_ptr, m, block, M, stride_sam, stride_sak):
     """A block's scales of these rows of a."""
-    block = tl.cast(block, tl.int64)  # transposed scales have as long a stride as there are rows
     return tl.load(scale_a_ptr + m * stride_sam + block * stride_sak, mask=m < M, other=0.0)
 
 
 @triton.jit
 def load_scale_b(scale_b_ptr, n, block, stride_sbn, stride_sbk):
     """A block's scale of the tile that begins at row n of b; the tile lies in one block of rows."""
-    block_n, block = tl.cast(n // BLOCK_K, tl.int64), tl.cast(block, tl.int64)
-    return tl.load(scale_b_ptr + block_n * stride_sbn + block * stride_sbk)
+    return tl.load(scale_b_ptr + n // BLOCK_K * stride_sbn + block * stride_sbk)
 
 
 @triton.jit
@@ -276,6 +274,9 @@ def checked(
     check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
     (M, K), N = a.shape, b.shape[0]
     check_counts(M=M, N=N, K=K)
+    (blocks_n, blocks_k), most = scale_b.shape, max(scale_b.shape)
+    check_strides(blocks_k, most, stride_sak=scale_a.stride(1), stride_sbk=scale_b.stride(1))
+    check_strides(blocks_n, most, stride_sbn=scale_b.stride(0))
     return M, N, K, torch.empty((M, N), dtype=torch.bfloat16, device=a.device)
 
 

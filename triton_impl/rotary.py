@@ -14,7 +14,7 @@ import triton.language as tl
 
 from compare.arguments import check_heads
 from compare.registry import implementation
-from triton_impl.counts import check_counts, grid_1d
+from triton_impl.counts import grid_1d
 
 
 @triton.jit
@@ -73,10 +73,9 @@ def rotary_token_kernel(
     sin = tl.load(sin_ptr + s * stride_ss + d, mask=d < half).to(tl.float32)
     q_ptr += b * stride_qb + s * stride_qs
     k_ptr += b * stride_kb + s * stride_ks
-    heads = tl.cast(H, tl.int64)  # H * 2 * half may exceed 2^31
-    out_ptr += token * (heads + Hk) * 2 * half
+    out_ptr += token * (H + Hk) * 2 * half
     rotate_heads(q_ptr, stride_qh, cos, sin, out_ptr, H, half, BLOCK_H, BLOCK_D)
-    rotate_heads(k_ptr, stride_kh, cos, sin, out_ptr + heads * 2 * half, Hk, half, BLOCK_HK, BLOCK_D)
+    rotate_heads(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, Hk, half, BLOCK_HK, BLOCK_D)
 
 
 def checked(
@@ -127,15 +126,20 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     return out
 
 
+MOST_ELEMENTS = (1 << 31) - 1
+"""Of a token: offsets from its first head are 32-bit."""
+
+
 @implementation("rotary", "triton.token", level="tiled", algorithm="cosines and sines read once per token")
 def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """A program rotates all heads of a token."""
     inputs, out = checked(q, k, cos, sin)
     if out.numel() == 0:
         return out
-    B, S, _, D = out.shape
+    B, S, heads, D = out.shape
+    if heads * D > MOST_ELEMENTS:
+        raise NotImplementedError(f"H + Hk={heads}, D={D}: a token has at most {MOST_ELEMENTS} elements")
     H, Hk = q.shape[2], k.shape[2]
-    check_counts(H=H, Hk=Hk)
     VEC = vec(inputs)
     BLOCK_D = triton.next_power_of_2(D // 2)
     most = max(1, 2048 // BLOCK_D)  # 16 elements of each half per thread

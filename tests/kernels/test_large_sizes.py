@@ -84,7 +84,7 @@ TOKENS = "B=1,S=2147483584,Hq=1,Hk=1,D=64,PAGE=64,fp16"
         ("fp8_block_matmul", "triton.persistent", "M=1,N=1,K=2147483648,fp8", "at most 2147483136"),
         ("quantize_fp8", "triton.*", "M=1,K=2147483712,group=128,fp16", "K=2147483712: columns are numbered"),
         ("w4a16_matmul", "triton.*", "M=1,N=8,K=2147483632,fp16", "K=2147483632: a loop's last step"),
-        ("rotary", "triton.token", "B=1,S=1,H=2147483640,Hk=1,D=2,fp16", "H=2147483640: a loop's last step"),
+        ("rotary", "triton.token", "B=1,S=1,H=16777216,Hk=1,D=128,fp16", "a token has at most 2147483647"),
         ("decode_attention", "triton.*", TOKENS, "at most 2146435072"),
         ("decode_attention", "cupy.*", TOKENS, "at most 2146435072"),
         (
@@ -167,8 +167,8 @@ def test_offsets_beyond_32_bits_reach_the_same_elements(
     impl: Implementation, device: torch.device, nothing_copied_back: None
 ) -> None:
     skip_unless_quick(impl, device)
-    if not impl.has_own_kernels:
-        pytest.skip("it calls kernels of libraries only")
+    if not impl.has_own_kernels or impl.route == "pybind":
+        pytest.skip("it calls kernels of libraries only, or cupy's kernels with cupy's arguments")
     op = registry.get_op(impl.op)
     case = next((each for each in op.cases.smoke if ITEM_BYTES[each.dtype] < 4), op.cases.smoke[0])
     inputs = op.make_inputs(case, torch.Generator(device).manual_seed(0), device)
@@ -188,7 +188,7 @@ def test_offsets_beyond_32_bits_reach_the_same_elements(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("label", ["triton.token", "triton.pairs", "cupy.token", "cupy.pairs"])
+@pytest.mark.parametrize("label", ["triton.pairs", "cupy.token", "cupy.pairs"])
 def test_heads_behind_2_to_the_31_elements_are_rotated(label: str, device: torch.device) -> None:
     impl = labelled("rotary", label)
     skip_unless_quick(impl, device)
