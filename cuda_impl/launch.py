@@ -32,7 +32,17 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+MOST_INT32 = (1 << 31) - 1
+
+
 def int32(*values: int) -> tuple[np.int32, ...]:
+    """
+    Raises:
+        NotImplementedError: a value takes more bits.
+    """
+    for value in values:
+        if value > MOST_INT32:
+            raise NotImplementedError(f"a count of {value}: the kernel has 32 bits, at most {MOST_INT32}")
     return tuple(map(np.int32, values))
 
 
@@ -74,6 +84,8 @@ class Launch(NamedTuple):
     """Blocks per cluster; above 8 the launch needs a kernel attribute."""
     overlap: bool = False
     """Programmatic dependent launch: as of `cuda_impl.loader.kernel`."""
+    cooperative: bool = False
+    """All blocks are resident before any starts: they may wait for each other, beside any other kernel."""
 
 
 MOST_BLOCKS = (1 << 31) - 1
@@ -293,7 +305,10 @@ class Planned:
     def kernel(self, launch: Launch) -> loader.Kernel:
         device = self.buffers[-1].device
         source, name = launch.kernel.source or self.op, str(launch.kernel)
-        return loader.kernel(source, name, device, cluster=launch.cluster, overlap=launch.overlap)
+        options = launch._asdict()
+        return loader.kernel(
+            source, name, device, **{key: options[key] for key in ("cluster", "overlap", "cooperative")}
+        )
 
     def model(self, buffer: Buffer) -> tuple[int, bool]:
         """The number of the tensor that a buffer is made of, and whether it is ``torch.empty_like`` of it."""
@@ -436,7 +451,10 @@ def _encoded_launch(planned: Planned, launch: Launch) -> tuple[object, ...]:
     on_gpu = planned.tensors[0].is_cuda
     kernel = str(launch.kernel) if on_gpu else planned.kernel(launch)
     args = [_encoded_argument(planned, argument) for argument in launch.args]
-    return kernel, launch.grid, launch.block, args, launch.shared_bytes, launch.cluster, launch.overlap
+    return (
+        *(kernel, launch.grid, launch.block, args),
+        *(launch.shared_bytes, launch.cluster, launch.overlap, launch.cooperative),
+    )
 
 
 def _encoded_argument(planned: Planned, argument: Argument) -> tuple[int, int, object]:

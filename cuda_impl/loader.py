@@ -32,7 +32,13 @@ class Kernel(Protocol):
 
 @functools.cache
 def kernel(
-    source: str, name: str, device: torch.device, *, cluster: int = 1, overlap: bool = False
+    source: str,
+    name: str,
+    device: torch.device,
+    *,
+    cluster: int = 1,
+    overlap: bool = False,
+    cooperative: bool = False,
 ) -> Kernel:
     """The kernel ``name`` of ``source``, compiled for ``device`` at first use and cached.
 
@@ -43,13 +49,14 @@ def kernel(
         cluster: blocks per cluster; sizes above 8 are not portable and need a kernel attribute.
         overlap: programmatic dependent launch (sm_90 and later): the kernel may start while the previous one
             on its stream still runs, and itself waits for that one's output.
+        cooperative: all blocks are resident before any starts; a launch of more blocks fails.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
         TypeError: the device is neither cuda, cpu nor meta.
     """
     if device.type == "cuda":
-        return _CudaKernel(source, name, device, cluster, overlap)
+        return _CudaKernel(source, name, device, cluster, overlap, cooperative)
     if device.type == "meta":
         return _MetaKernel(source, name, cluster)
     if device.type == "cpu":
@@ -78,7 +85,15 @@ class _Stream:
 class _CudaKernel:
     """``cupy.RawModule`` on torch's device and stream."""
 
-    def __init__(self, source: str, name: str, device: torch.device, cluster: int, overlap: bool) -> None:
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        device: torch.device,
+        cluster: int,
+        overlap: bool,
+        cooperative: bool,
+    ) -> None:
         cupy = build.cupy()
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._current = torch._C._cuda_getDevice
@@ -105,7 +120,11 @@ class _CudaKernel:
                 from cupy_backends.cuda.api import driver
 
                 driver.funcSetAttribute(self._function.ptr, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
-        self._overlapping = _OverlappingLaunch(self._function.ptr) if overlap else None
+        self._by_attribute = None
+        if overlap or cooperative:
+            self._by_attribute = _LaunchByAttribute(
+                self._function.ptr, "overlap" if overlap else "cooperative"
+            )
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
@@ -121,8 +140,8 @@ class _CudaKernel:
             self._raw_kernel.max_dynamic_shared_size_bytes = shared_mem
             self._shared_bytes = shared_mem
         raw = self._raw_stream(self._device)
-        if self._overlapping is not None:
-            return self._overlapping(raw, grid, block, shared_mem, args)
+        if self._by_attribute is not None:
+            return self._by_attribute(raw, grid, block, shared_mem, args)
         stream = self._streams.get(raw)
         if stream is None:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
@@ -141,12 +160,18 @@ def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-class _OverlappingLaunch:
-    """Programmatic dependent launch of a kernel, for which cupy's launch has no argument."""
+class _LaunchByAttribute:
+    """Launch of a kernel with an attribute for which cupy's launch has no argument, or a slow one.
 
-    def __init__(self, function: int) -> None:
+    ``overlap``: programmatic dependent launch, which may start while the previous one on its stream still
+    runs.  ``cooperative``: all blocks are resident together, or the launch fails; cupy would ask for the
+    occupancy at every launch.
+    """
+
+    def __init__(self, function: int, attribute: str) -> None:
         from cuda.bindings import driver
 
+        self._attribute = attribute
         self._driver, self._function = driver, driver.CUfunction(function)
         self._configs: dict[tuple[object, ...], Any] = {}
         self._places: list[int] = []
@@ -175,18 +200,20 @@ class _OverlappingLaunch:
             raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
 
     def _config(self, stream: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
-        """A launch's configuration, by which it may start while the previous one on its stream still runs."""
-        allowed = self._driver.CUlaunchAttribute()
-        allowed.id = self._driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        ids, attribute = self._driver.CUlaunchAttributeID, self._driver.CUlaunchAttribute()
         value = self._driver.CUlaunchAttributeValue()
-        value.programmaticStreamSerializationAllowed = 1
-        allowed.value = value
+        if self._attribute == "overlap":
+            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            value.programmaticStreamSerializationAllowed = 1
+        else:
+            attribute.id, value.cooperative = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
+        attribute.value = value
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
         config.sharedMemBytes = shared_bytes
         config.hStream = self._driver.CUstream(stream)
-        config.attrs, config.numAttrs = [allowed], 1
+        config.attrs, config.numAttrs = [attribute], 1
         return config
 
 

@@ -26,7 +26,7 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import cdiv, next_power_of_2
+from triton_impl.counts import cdiv, grid_1d, next_power_of_2
 from triton_impl.softmax import finite_shift
 
 IGNORED = tl.constexpr(-100)
@@ -162,7 +162,7 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     if M == 0:
         return loss
     constants = tile(logits)
-    cross_entropy_online_kernel[(M,)](
+    cross_entropy_online_kernel[grid_1d(M)](
         logits, targets, loss, V, logits.stride(0), targets.stride(0),
         **constants, num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
@@ -185,7 +185,7 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     part_max = torch.empty(M * splits, dtype=torch.float32, device=logits.device)
     part_sum = torch.empty_like(part_max)
     arrived = torch.zeros(M, dtype=torch.int32, device=logits.device)
-    cross_entropy_split_kernel[(M * splits,)](
+    cross_entropy_split_kernel[grid_1d(M * splits)](
         logits, targets, loss, V, logits.stride(0), targets.stride(0),
         slice_tiles * TILE, splits, part_max, part_sum, arrived,
         **constants, BLOCK_S=max(32, next_power_of_2(splits)), num_warps=constants["THREADS"] // 32,

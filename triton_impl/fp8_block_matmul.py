@@ -26,7 +26,6 @@ from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
-    MOST,
     PIECE,
     SWIZZLED,
     async_load,
@@ -35,7 +34,7 @@ from triton_impl.matmul import (
     grouped_tile_in_gluon,
     halves,
 )
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 BLOCK_K = tl.constexpr(128)
 """Of K, and of N, that share a scale."""
@@ -275,6 +274,9 @@ def checked(
     check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
     (M, K), N = a.shape, b.shape[0]
     check_counts(M=M, N=N, K=K)
+    (blocks_n, blocks_k), most = scale_b.shape, max(scale_b.shape)
+    check_strides(blocks_k, most, stride_sak=scale_a.stride(1), stride_sbk=scale_b.stride(1))
+    check_strides(blocks_n, most, stride_sbn=scale_b.stride(0))
     return M, N, K, torch.empty((M, N), dtype=torch.bfloat16, device=a.device)
 
 
@@ -338,6 +340,7 @@ def persistent(
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if c.numel() == 0 or K == 0:
         return c.zero_()
+    check_coordinates(M=M, N=N, K=K)
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
     tile = tile_of(M, N, processors)
@@ -374,8 +377,7 @@ def in_gluon(
     GROUP_M: int = 8,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     BLOCK_M, BLOCK_N, STAGES = 256, 128, 4

@@ -28,7 +28,7 @@ from compare.arguments import check_product
 from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, check_strides
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 
 @triton.jit
@@ -460,6 +460,7 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()  # TMA does not take an empty matrix
+    check_coordinates(M=M, N=N, K=K)
     (a, A_BY_ROWS, lda), (b, B_BY_ROWS, ldb) = matrix_for_tma(a), matrix_for_tma(b)
     narrow = a.dtype is not torch.float32
     tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if narrow else default_tile(a)
@@ -476,8 +477,6 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-MOST = (1 << 31) - 512
-"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescriptor:
@@ -492,8 +491,7 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if a.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)

@@ -14,8 +14,15 @@ import triton.language as tl
 
 from compare.arguments import check_norm
 from triton_impl import shared_rows
-from triton_impl.counts import cdiv, check_counts, next_power_of_2
-from triton_impl.shared_rows import aligned, columns_of_a_chunk, in_packs, resident_programs, share_rows
+from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
+from triton_impl.shared_rows import (
+    COOPERATIVE,
+    aligned,
+    columns_of_a_chunk,
+    in_packs,
+    resident_programs,
+    share_rows,
+)
 
 INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 
@@ -117,7 +124,7 @@ def online(
     num_warps = 16 if tile["BLOCK_N"] == 4096 else 4
     if by_vectors:
         tile["VEC"] = math.gcd(N, 16 // x.element_size())
-    kernel[(M,)](*rows.tensors, N, rows.x.stride(0), eps, **tile, num_warps=num_warps)
+    kernel[grid_1d(M)](*rows.tensors, N, rows.x.stride(0), eps, **tile, num_warps=num_warps)
     return rows.y
 
 
@@ -134,7 +141,7 @@ def onepass(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: tor
     BLOCK_N = next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
     num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
-    kernel[(cdiv(M, BLOCK_M),)](
+    kernel[grid_1d(cdiv(M, BLOCK_M))](
         *rows.tensors, M, N, rows.x.stride(0), eps, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
     return rows.y
@@ -174,7 +181,7 @@ def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torc
     M, N = words.shape
     num_warps = min(32, max(4, next_power_of_2(N) // 1024))  # 32 words per thread, 16-byte loads
     BLOCK_N = 128 * num_warps
-    kernel[(M,)](
+    kernel[grid_1d(M)](
         words, *rows.parameters, y, N, words.stride(0), eps, DTYPE=TYPES[x.dtype], BLOCK_N=BLOCK_N,
         TILES=cdiv(N, BLOCK_N), num_warps=num_warps, maxnreg=64,
     )  # fmt: skip
@@ -199,7 +206,7 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
     BLOCK_C = max(32 * num_warps, next_power_of_2(chunks))
     arguments = (*words, M, N, stride_xm, chunks, of_chunk, eps)
     options = {"DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
-    launch = {**options, "num_warps": num_warps, "num_stages": 1}
+    launch = {**options, "num_warps": num_warps, "num_stages": 1, **COOPERATIVE}
     programs = resident_programs(kernel, arguments, launch, PROGRAMS, chunks)
     rows_at_a_time = min(programs // chunks, M)
     kernel[(rows_at_a_time * chunks,)](*arguments, **launch)

@@ -137,6 +137,8 @@ class Groups(NamedTuple):
 
 MOST_COLUMNS = 16384
 """Of a group: what registers hold."""
+MOST_K = (1 << 31) - (1 << 16)
+"""Columns are numbered in 32 bits, up to the end of the last group."""
 MOST_GROUPS = (1 << 31) - (1 << 20)
 """Numbers of groups are 32-bit, up to the end of the last iteration of all programs."""
 
@@ -145,7 +147,7 @@ def checked(x: torch.Tensor, group: int) -> Groups:
     """The arguments, copied where rows are not contiguous, and uninitialised outputs.
 
     Raises:
-        NotImplementedError: a group is too long, or there are too many.
+        NotImplementedError: a row or a group is too long, or there are too many groups.
     """
     check_groups("quantize_fp8", x, group)
     M, K = x.shape
@@ -154,6 +156,8 @@ def checked(x: torch.Tensor, group: int) -> Groups:
     if columns > MOST_COLUMNS:
         raise NotImplementedError(f"groups of {columns} columns: registers hold up to {MOST_COLUMNS}")
     of_row = cdiv(K, max(columns, 1)) if group else 1
+    if K > MOST_K:
+        raise NotImplementedError(f"K={K}: columns are numbered in 32 bits, at most {MOST_K}")
     if M * of_row > MOST_GROUPS:
         raise NotImplementedError(f"{M * of_row} groups: they are counted in 32 bits, at most {MOST_GROUPS}")
     values = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)

@@ -21,7 +21,6 @@ from compare.device import multiprocessors
 from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
-    MOST,
     PIECE,
     SWIZZLED,
     async_load,
@@ -30,7 +29,7 @@ from triton_impl.matmul import (
     grouped_tile_in_gluon,
     halves,
 )
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 
 @triton.jit
@@ -304,6 +303,7 @@ def persistent(
     M, N, K, SUM, c = checked(op, (a, b, scale_a, scale_b))
     if c.numel() == 0 or K == 0:
         return c.zero_()  # TMA does not take an empty matrix
+    check_coordinates(M=M, N=N, K=K)
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
     BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)  # TMA takes longer to fill lines with zeros than to load
@@ -327,8 +327,7 @@ BYTES_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8
 def in_gluon(op: str, *matrices: torch.Tensor) -> torch.Tensor:
     a, b, scale_a, scale_b = matrices
     M, N, K, SUM, c = checked(op, (a, b, scale_a, scale_b))
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 128, 4

@@ -21,6 +21,9 @@ from compare.device import multiprocessors, shared_bytes_of_a_block
 from triton_impl.counts import cdiv, check_counts, next_power_of_2
 
 INTERPRETED = triton.knobs.runtime.interpret
+COOPERATIVE = {"launch_cooperative_grid": True}
+"""Option of a launch: all programs are resident before any starts.  Otherwise two launches on two streams
+could each hold a part of the GPU, and wait for programs that find no room."""
 
 
 def columns_of_a_chunk(N: int, BLOCK_N: int) -> int:
@@ -136,7 +139,7 @@ def share_rows(
     BLOCK_C = max(32, next_power_of_2(chunks))
     arguments = (*tensors, M, N // pack, x.stride(0) // pack, chunks, of_chunk, *more)
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
-    launch = {**tile, "num_warps": BLOCK_M}
+    launch = {**tile, "num_warps": BLOCK_M, **COOPERATIVE}
     programs = resident_programs(kernel, arguments, launch, PROGRAMS, chunks)
     tiles_at_a_time = min(programs // chunks, cdiv(M, BLOCK_M))
     kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)

@@ -7,6 +7,19 @@ import triton
 
 from triton_impl.counts import cdiv
 
+MOST = (1 << 31) - 512
+"""Of a dimension: coordinates, up to the end of the last tile, are 32-bit."""
+
+
+def check_coordinates(**sizes: int) -> None:
+    """
+    Raises:
+        NotImplementedError: a size is too large for TMA.
+    """
+    if max(sizes.values()) > MOST:
+        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise NotImplementedError(f"{listed}: at most {MOST} of each")
+
 
 def for_tma(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows are contiguous, 16-byte aligned and apart, as TMA requires; else such a copy."""

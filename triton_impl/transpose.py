@@ -103,7 +103,7 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> tor
     M, N = x.shape
     y = x.new_empty((N, M))
     SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 512 // x.element_size(), 8 * x.element_size()
-    if M % SECTOR != 0 and M >= ROWS and N >= COLUMNS:
+    if M % SECTOR != 0 and ROWS <= M < (1 << 31) - SECTOR and N >= COLUMNS:  # M + SECTOR is 32-bit
         tile = {"SECTOR": SECTOR, "ROWS": ROWS, "COLUMNS": COLUMNS}
         grid = (cdiv(M + SECTOR - 1, ROWS - SECTOR) * cdiv(N, COLUMNS),)
         transpose_windowed_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), **tile, num_warps=4)

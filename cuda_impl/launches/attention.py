@@ -59,6 +59,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Attention:
 def struct_of(heads: Iterable[Tensor], more: str, *values: float) -> np.void:
     """A struct for a kernel: the strides of ``x[B,S,H,D]``, then values in the format ``more``."""
     strides = [step for x in heads for step in x.stride()[:3]]
+    int32(*(value for value in values if isinstance(value, int)))
     packed = struct.pack(f"{len(strides)}q{more}", *strides, *values)
     return np.void(packed)
 

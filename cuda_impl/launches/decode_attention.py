@@ -57,10 +57,20 @@ class Decoding(NamedTuple):
         return (*self[:5], *outputs, *int32(*counts), scale_log2, *int64(*strides))
 
 
+MOST_TOKENS = (1 << 31) - (1 << 20)
+"""Of a sequence: positions, up to the end of the last split, are 32-bit."""
+
+
 def checked(*arguments: Tensor, alignment: int = 1) -> Decoding:
-    """The call, with heads aligned to so many elements."""
+    """The call, with heads aligned to so many elements.
+
+    Raises:
+        NotImplementedError: a sequence's pages may hold too many tokens.
+    """
     check_pages(OP, *arguments)
     q, k, v, table, lengths = arguments
+    if (tokens := table.shape[1] * k.shape[1]) > MOST_TOKENS:
+        raise NotImplementedError(f"{tokens} tokens of a sequence: at most {MOST_TOKENS}")
     o = empty_like(q)
     q, k, v = (readable(x, alignment) for x in (q, k, v))
     return Decoding(q, k, v, contiguous(table), contiguous(lengths), o)

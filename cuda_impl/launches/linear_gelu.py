@@ -12,6 +12,7 @@ from cuda_impl.launches.matmul import (
     Tile,
     by_tensor_cores,
     by_tma_store,
+    check_terms,
     product,
     tma_kernel,
     tma_store,
@@ -37,7 +38,8 @@ TENSOR_CORE = Kernel(
 @variant(OP, "tensor_core", kernels=[TENSOR_CORE], level="tensor_core")
 def tensor_core(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     """matmul's kernel with bias and GELU as its epilogue, in registers."""
-    y = checked(x, w, bias).c
+    *_, K, y = checked(x, w, bias)
+    check_terms(K)
     return by_tensor_cores(TENSOR_CORE, x, w, y, Tile(), packed(bias))
 
 

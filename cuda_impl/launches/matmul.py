@@ -117,6 +117,15 @@ def vectorized(a: Tensor, b: Tensor) -> Plan:
     return Plan(c, Launch(run, ceil_div(M, 128) * ceil_div(N, 128), 128 * 128 // (8 * 8), args))
 
 
+MOST_TERMS = (1 << 31) - 1
+
+
+def check_terms(K: int) -> None:
+    """Raise NotImplementedError where the terms left for a block's copies take more than 32 bits."""
+    if K > MOST_TERMS:
+        raise NotImplementedError(f"K={K}: at most {MOST_TERMS}, counted in 32 bits; torch.eager takes any")
+
+
 def cp_async_kernel(variant: str, tile: str) -> Kernel:
     template = "<{A_BY_ROWS}, {B_BY_ROWS}, 128, " + tile + ", {STAGES}>"
     return Kernel(f"matmul_{variant}_kernel{template}", [torch.float32], **LAYOUTS, STAGES=(2, 3))
@@ -127,6 +136,7 @@ def with_cp_async(run: Kernel, a: Tensor, b: Tensor, BLOCK_N: int, THREAD_N: int
     M, N, K, c = checked(a, b)
     if a.dtype is not torch.float32:
         raise NotImplementedError("16-bit elements: cp.async cannot transpose less than 4 bytes")
+    check_terms(K)
     of = operands(a, b)
     BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
     name = arch(a.device)
@@ -215,8 +225,9 @@ def tensor_core(
     STAGES: int = 4,
 ) -> Plan:
     """One tile per warp, on tensor cores."""
-    c = checked(a, b).c
+    *_, K, c = checked(a, b)
     check_tensor_cores(a)
+    check_terms(K)
     WARPS_N = warps_across(BLOCK_M, BLOCK_N, WARPS)
     BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1
     TILE = Tile(BLOCK_M, BLOCK_N, BLOCK_K, WARPS // WARPS_N, WARPS_N, STAGES, BLOCKS)

@@ -124,7 +124,7 @@ def by_tma(
         stores: whether the kernel has a map of c, and buffers for pieces of it.
         cluster: the blocks that share loads: along M those of b, along N those of a.
     """
-    check_coordinates(M=p.M, N=p.N)
+    check_coordinates(M=p.M, N=p.N, K=p.a.shape[1])
     if p.K == 0:
         return Plan(zeros_like(p.c))
     CLUSTER_M, CLUSTER_N = cluster

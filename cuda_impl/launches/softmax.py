@@ -95,7 +95,8 @@ def split(x: Tensor) -> Plan:
     check_chunks(N, chunks, blocks, BLOCK_N)
     chunk_results = zeros((M * chunks,), torch.int64, x.device)
     args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
-    return Plan(y, Launch(SPLIT(x.dtype, VEC=VEC, PACKS=PACKS), min(blocks, M * chunks), THREADS, args))
+    run = SPLIT(x.dtype, VEC=VEC, PACKS=PACKS)
+    return Plan(y, Launch(run, min(blocks, M * chunks), THREADS, args, cooperative=True))
 
 
 def checked_for_tma(x: Tensor) -> Tensor:
@@ -150,4 +151,5 @@ def ring(x: Tensor) -> Plan:
     check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N)
     chunk_results = zeros((M * chunks,), torch.int64, x.device)
     args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
-    return Plan(y, Launch(RING(x.dtype), min(blocks, M * chunks), THREADS, args, shared_bytes))
+    blocks = min(blocks, M * chunks)
+    return Plan(y, Launch(RING(x.dtype), blocks, THREADS, args, shared_bytes, cooperative=True))
