@@ -125,6 +125,8 @@ class implementation:
         self._choices()
 
     def __call__(self, run: RunFunction) -> RunFunction:
+        if self.label.startswith("triton."):
+            run = on_its_device(run)
         self.register(run)
         return run
 
@@ -161,6 +163,22 @@ class implementation:
 
     def _choices(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((name, _choice(self.label, name, values)) for name, values in self.tunable.items())
+
+
+def on_its_device(run: RunFunction) -> RunFunction:
+    """``run`` with its first tensor's GPU as the current device, on which Triton launches."""
+    torch = importlib.import_module("torch")  # whoever has a Triton kernel has imported it
+
+    @functools.wraps(run)
+    def on_device(*args: Any, **options: Any) -> Any:
+        x = args[0] if args else next(iter(options.values()), None)
+        device = x.get_device() if isinstance(x, torch.Tensor) and x.is_cuda else -1
+        if device < 0 or device == torch._C._cuda_getDevice():  # a launch takes few microseconds
+            return run(*args, **options)
+        with torch.cuda.device(device):
+            return run(*args, **options)
+
+    return on_device
 
 
 implementation.__init__.__qualname__ = "implementation"  # a TypeError of a wrong keyword says it

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,17 +19,30 @@ import torch
 from compare.inputs import TORCH_DTYPES
 from compare.registry import get_op, implementation
 from cuda_impl import build, loader
+from cuda_impl.buffers import Buffer, Tensor, allocation, copy_of
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 """The kernels' ``T``."""
 HALVES = (torch.float16, torch.bfloat16)
+HOPPER: dict[str, Any] = {"level": "hopper", "requires": "sm_90a"}
+"""Declared of variants with wgmma, which no other architecture has."""
 
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+MOST_INT32 = (1 << 31) - 1
+
+
 def int32(*values: int) -> tuple[np.int32, ...]:
+    """
+    Raises:
+        NotImplementedError: a value takes more bits.
+    """
+    for value in values:
+        if value > MOST_INT32:
+            raise NotImplementedError(f"a count of {value}: the kernel has 32 bits, at most {MOST_INT32}")
     return tuple(map(np.int32, values))
 
 
@@ -41,72 +51,6 @@ def int64(*values: int) -> tuple[np.int64, ...]:
 
 
 # --------------------------------------------------------------------------- what a plan consists of
-
-
-@dataclass(frozen=True, eq=False)
-class Buffer:
-    """Memory that a call allocates, with as much of a tensor's interface as describes its layout."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    strides: tuple[int, ...] = ()
-    """In elements; none: contiguous."""
-    zeroed: bool = False
-    source: Tensor | None = None
-    """What it is a copy of."""
-
-    def size(self, dim: int) -> int:
-        return self.shape[dim]
-
-    def stride(self, dim: int | None = None) -> Any:
-        strides = self.strides or dense_strides(self.shape)
-        return strides if dim is None else strides[dim]
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    def element_size(self) -> int:
-        return self.dtype.itemsize
-
-    def data_ptr(self) -> int:
-        """0: PyTorch aligns what it allocates to 64 bytes or more."""
-        return 0
-
-
-Tensor = torch.Tensor
-"""An argument of a call, or a `Buffer` in its place: the functions below return one as a tensor."""
-
-
-def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a contiguous tensor."""
-    steps = [max(size, 1) for size in shape[1:]]
-    return tuple(math.prod(steps[i:]) for i in range(len(shape)))
-
-
-def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return cast(Tensor, Buffer(tuple(shape), dtype, device))
-
-
-def empty_like(x: Tensor) -> Tensor:
-    """Contiguous, of x's shape and dtype."""
-    return empty(x.shape, x.dtype, x.device)
-
-
-def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return cast(Tensor, Buffer(tuple(shape), dtype, device, zeroed=True))
-
-
-def zeros_like(x: Tensor) -> Tensor:
-    return zeros(x.shape, x.dtype, x.device)
-
-
-def copied(x: Tensor, strides: Sequence[int] = (), *, zeroed: bool = False) -> Tensor:
-    """A copy of x with these strides, contiguous without; zeros between rows if ``zeroed``."""
-    return cast(Tensor, Buffer(tuple(x.shape), x.dtype, x.device, tuple(strides), zeroed, source=x))
 
 
 class Offset(NamedTuple):
@@ -140,6 +84,8 @@ class Launch(NamedTuple):
     """Blocks per cluster; above 8 the launch needs a kernel attribute."""
     overlap: bool = False
     """Programmatic dependent launch: as of `cuda_impl.loader.kernel`."""
+    cooperative: bool = False
+    """All blocks are resident before any starts: they may wait for each other, beside any other kernel."""
 
 
 MOST_BLOCKS = (1 << 31) - 1
@@ -254,29 +200,23 @@ class Variant:
 
 def _through_python(table: Variant) -> Run:
     """The variant's function of tensors: plans of calls on a GPU are kept, as a launch must be cheap."""
-    ready: dict[object, Run] = {}
+    ready: dict[object, tuple[Run, bool]] = {}
 
-    def of_any(*args: Any, **options: Any) -> Any:
-        """The result for a new layout, or for arguments that are not all tensors."""
+    def planned_anew(args: Sequence[Any], options: dict[str, Any]) -> tuple[Run, bool]:
+        """A function of the call's tensors, and whether these are its arguments as given; kept on a GPU."""
         tensors = tensors_of(args, options)
-        call = None
-        with suppress(RuntimeError, TypeError):  # a tensor without strides, or an argument of another type
-            call = ready.get(layout_of(args, options))
-        if call is None:
-            call = Planned(table.op, table.plan(*args, **options), tensors).through_python()
-            if all(x.is_cuda for x in tensors):
-                ready[layout_of(args, options)] = call
-        return call(*tensors)
+        plan = planned(table, args, options).through_python(), [*map(id, tensors)] == [*map(id, args)]
+        if all(x.is_cuda for x in tensors):
+            ready[layout_of(args, options)] = plan
+        return plan
 
     @functools.wraps(table.plan)
     def run(*args: Any, **options: Any) -> Any:
         try:
-            # `layout_of`, without the cost of a call: half a microsecond, and a launch takes ten.
-            layout = tuple([(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device) for x in args])
-            call = ready.get(layout)
-        except (AttributeError, RuntimeError):
-            call = None
-        return of_any(*args, **options) if call is None or options else call(*args)
+            call, as_given = ready[layout_of(args, options)]
+        except (KeyError, RuntimeError, TypeError):  # a new layout, no strides, or what no plan depends on
+            call, as_given = planned_anew(args, options)
+        return call(args if as_given else tensors_of(args, options))
 
     run.variant = table  # type: ignore[attr-defined]
     return run
@@ -284,15 +224,15 @@ def _through_python(table: Variant) -> Run:
 
 def layout_of(args: Sequence[Any], options: dict[str, Any]) -> tuple[object, ...]:
     """What a plan may depend on: of a tensor its dtype, shape, strides, device, and address modulo 16."""
-    return (*map(_layout, args), *((name, _layout(value)) for name, value in options.items()))
-
-
-def _layout(value: Any) -> object:
-    if isinstance(value, tuple):
-        return tuple(map(_layout, value))
-    if not isinstance(value, torch.Tensor):
-        return type(value), value
-    return value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.device
+    layout: list[object] = [*options]
+    for value in (*args, *options.values()) if options else args:
+        if isinstance(value, Tensor):
+            layout += value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.device
+        elif isinstance(value, tuple):
+            layout.append(layout_of(value, {}))
+        else:
+            layout += type(value), value
+    return tuple(layout)
 
 
 def tensors_of(args: Sequence[Any], options: dict[str, Any]) -> list[torch.Tensor]:
@@ -306,6 +246,22 @@ def _each(value: Any) -> tuple[Any, ...]:
 
 
 # --------------------------------------------------------------------------- execution
+
+
+def planned(table: Variant, args: Sequence[Any], options: dict[str, Any]) -> Planned:
+    """A call's plan.  A tensor given twice is planned as two: other calls of the layout may give two."""
+    known: dict[int, torch.Tensor] = {}
+
+    def distinct(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(distinct, value))
+        if not isinstance(value, torch.Tensor):
+            return value
+        alias = value.detach() if id(value) in known else value
+        return known.setdefault(id(alias), alias)
+
+    args, options = distinct(tuple(args)), {name: distinct(value) for name, value in options.items()}
+    return Planned(table.op, table.plan(*args, **options), tensors_of(args, options))
 
 
 class Planned:
@@ -349,7 +305,10 @@ class Planned:
     def kernel(self, launch: Launch) -> loader.Kernel:
         device = self.buffers[-1].device
         source, name = launch.kernel.source or self.op, str(launch.kernel)
-        return loader.kernel(source, name, device, cluster=launch.cluster, overlap=launch.overlap)
+        options = launch._asdict()
+        return loader.kernel(
+            source, name, device, **{key: options[key] for key in ("cluster", "overlap", "cooperative")}
+        )
 
     def model(self, buffer: Buffer) -> tuple[int, bool]:
         """The number of the tensor that a buffer is made of, and whether it is ``torch.empty_like`` of it."""
@@ -360,19 +319,22 @@ class Planned:
                 return number, True
         return 0, False
 
-    def maker(self, buffer: Buffer) -> tuple[int, Callable[[torch.Tensor], torch.Tensor]]:
-        """The number of the tensor that a buffer is made of, and a function of it."""
+    def maker(self, buffer: Buffer) -> tuple[int | None, Callable[..., torch.Tensor]]:
+        """The number of the tensor that a buffer is made of, None without one, and a function of it."""
         number, is_like = self.model(buffer)
         if buffer.source is not None:
             return number, functools.partial(copy_of, buffer=buffer)
-        make: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
+        make: Callable[..., torch.Tensor] = torch.empty_like
         if not is_like:
-            make = functools.partial(_empty, shape=buffer.shape, dtype=buffer.dtype)
-        if not buffer.zeroed:
+            number, make = None, allocation(buffer.shape, buffer.stride(), buffer.dtype, buffer.device)
+        size_bytes = buffer.numel() * buffer.element_size()
+        if not buffer.zeroed or size_bytes == 0:
             return number, make
         if buffer.device.type != "cuda":
             return number, functools.partial(_zeroed, make)
-        return number, functools.partial(_zeroed_on_gpu, make, build.cupy().cuda.runtime.memsetAsync)
+        return number, functools.partial(
+            _zeroed_on_gpu, make, build.cupy().cuda.runtime.memsetAsync, size_bytes
+        )
 
     def through_python(self) -> Run:
         """A function of the call's tensors that allocates, launches and returns the outputs."""
@@ -383,10 +345,10 @@ class Planned:
         ]
         result = self.result()
 
-        def call(*tensors: torch.Tensor) -> Any:
+        def call(tensors: Sequence[torch.Tensor]) -> Any:
             held = [*tensors]
-            for number, make in makers:
-                held.append(make(held[number]))  # a copy may be of a buffer before it
+            for number, make in makers:  # a copy may be of a buffer before it
+                held.append(make() if number is None else make(held[number]))
             for run, grid, block, args, shared_bytes in launches:
                 run(grid, block, args(held), shared_bytes)
             return held[result] if isinstance(result, int) else tuple([held[number] for number in result])
@@ -417,33 +379,16 @@ class Planned:
         return addressed
 
 
-def _empty(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    if x.is_meta:  # new_empty would import sympy there, which takes seconds
-        return torch.empty(shape, dtype=dtype, device="meta")
-    return x.new_empty(shape) if x.dtype is dtype else x.new_empty(shape, dtype=dtype)
-
-
-def _zeroed(make: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    return make(x).zero_()
+def _zeroed(make: Callable[..., torch.Tensor], *like: torch.Tensor) -> torch.Tensor:
+    return make(*like).zero_()
 
 
 def _zeroed_on_gpu(
-    make: Callable[[torch.Tensor], torch.Tensor], memset: Callable[..., None], x: torch.Tensor
+    make: Callable[..., torch.Tensor], memset: Callable[..., None], size_bytes: int, *like: torch.Tensor
 ) -> torch.Tensor:
-    memory = make(x)
-    if memory.numel() > 0:
-        memset(memory.data_ptr(), 0, memory.nbytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
+    memory = make(*like)
+    memset(memory.data_ptr(), 0, size_bytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
     return memory
-
-
-def copy_of(x: torch.Tensor, buffer: Buffer) -> torch.Tensor:
-    """A copy of x in the layout of a buffer; rows are padded to whole strides."""
-    strides = buffer.stride()
-    extent = max(map(math.prod, zip(buffer.shape, strides, strict=True)), default=1)
-    memory = _empty(x, (extent if buffer.numel() else 0,), x.dtype)
-    if buffer.zeroed:
-        memory.zero_()
-    return memory.as_strided(buffer.shape, strides).copy_(x)
 
 
 # --------------------------------------------------------------------------- the same from C++
@@ -486,11 +431,11 @@ def module_text(op: str, dtype: str = "") -> str:
 
 def encoded(table: Variant, *args: Any, **options: Any) -> tuple[list[object], list[object], object]:
     """A call's plan as launcher.h reads it: memory to make, launches, and the outputs' numbers."""
-    planned = Planned(table.op, table.plan(*args, **options), tensors_of(args, options))
+    call = planned(table, args, options)
     return (
-        [_encoded_buffer(planned, buffer) for buffer in planned.buffers],
-        [_encoded_launch(planned, launch) for launch in planned.plan.launches],
-        planned.result(),
+        [_encoded_buffer(call, buffer) for buffer in call.buffers],
+        [_encoded_launch(call, launch) for launch in call.plan.launches],
+        call.result(),
     )
 
 
@@ -506,7 +451,10 @@ def _encoded_launch(planned: Planned, launch: Launch) -> tuple[object, ...]:
     on_gpu = planned.tensors[0].is_cuda
     kernel = str(launch.kernel) if on_gpu else planned.kernel(launch)
     args = [_encoded_argument(planned, argument) for argument in launch.args]
-    return kernel, launch.grid, launch.block, args, launch.shared_bytes, launch.cluster, launch.overlap
+    return (
+        *(kernel, launch.grid, launch.block, args),
+        *(launch.shared_bytes, launch.cluster, launch.overlap, launch.cooperative),
+    )
 
 
 def _encoded_argument(planned: Planned, argument: Argument) -> tuple[int, int, object]:

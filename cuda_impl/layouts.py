@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 
 from compare.device import arch, capability, shared_bytes_of_a_block
-from cuda_impl.launch import Tensor, ceil_div, copied
+from cuda_impl.buffers import Tensor, copied
+from cuda_impl.launch import ceil_div
+
+BOOLS = (True, False)
+"""The choices of a template argument such as A_BY_ROWS."""
 
 
 def vector(x: Tensor) -> int:
@@ -77,6 +81,9 @@ def aligned(x: Tensor) -> tuple[Tensor, bool, int]:
 
 # --------------------------------------------------------------------------- heads of x[B,S,H,D]
 
+HEAD_SIZES = (64, 128)
+"""Those that kernels are built for."""
+
 
 def readable(x: Tensor, alignment: int = 1) -> Tensor:
     """``x``; a contiguous copy unless heads are contiguous and aligned to so many elements."""
@@ -92,7 +99,15 @@ def for_tma(x: Tensor) -> Tensor:
     return x if good and x.data_ptr() % 16 == 0 else copied(x)
 
 
-# --------------------------------------------------------------------------- limits of a GPU
+# --------------------------------------------------------------------------- limits
+
+MOST_PRODUCTS = 1 << 37
+
+
+def check_products(M: int, N: int, K: int) -> None:
+    """Raise NotImplementedError for a product that takes a kernel with a thread per element seconds."""
+    if M * N * K > MOST_PRODUCTS:
+        raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
 
 
 def check_tensor_cores(x: Tensor) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +32,13 @@ class Kernel(Protocol):
 
 @functools.cache
 def kernel(
-    source: str, name: str, device: torch.device, *, cluster: int = 1, overlap: bool = False
+    source: str,
+    name: str,
+    device: torch.device,
+    *,
+    cluster: int = 1,
+    overlap: bool = False,
+    cooperative: bool = False,
 ) -> Kernel:
     """The kernel ``name`` of ``source``, compiled for ``device`` at first use and cached.
 
@@ -42,13 +49,14 @@ def kernel(
         cluster: blocks per cluster; sizes above 8 are not portable and need a kernel attribute.
         overlap: programmatic dependent launch (sm_90 and later): the kernel may start while the previous one
             on its stream still runs, and itself waits for that one's output.
+        cooperative: all blocks are resident before any starts; a launch of more blocks fails.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
         TypeError: the device is neither cuda, cpu nor meta.
     """
     if device.type == "cuda":
-        return _CudaKernel(source, name, device, cluster, overlap)
+        return _CudaKernel(source, name, device, cluster, overlap, cooperative)
     if device.type == "meta":
         return _MetaKernel(source, name, cluster)
     if device.type == "cpu":
@@ -77,15 +85,21 @@ class _Stream:
 class _CudaKernel:
     """``cupy.RawModule`` on torch's device and stream."""
 
-    def __init__(self, source: str, name: str, device: torch.device, cluster: int, overlap: bool) -> None:
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        device: torch.device,
+        cluster: int,
+        overlap: bool,
+        cooperative: bool,
+    ) -> None:
         cupy = build.cupy()
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._current = torch._C._cuda_getDevice
         self._raw_stream = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
-        self._overlap = overlap
-        self._configs: dict[tuple[object, ...], Any] = {}
         self._has_plain_floats: bool | None = None
         major, minor = torch.cuda.get_device_capability(self._device)
         options = build.nvrtc_options(source, f"sm_{major}{minor}")
@@ -106,6 +120,11 @@ class _CudaKernel:
                 from cupy_backends.cuda.api import driver
 
                 driver.funcSetAttribute(self._function.ptr, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+        self._by_attribute = None
+        if overlap or cooperative:
+            self._by_attribute = _LaunchByAttribute(
+                self._function.ptr, "overlap" if overlap else "cooperative"
+            )
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
@@ -121,37 +140,13 @@ class _CudaKernel:
             self._raw_kernel.max_dynamic_shared_size_bytes = shared_mem
             self._shared_bytes = shared_mem
         raw = self._raw_stream(self._device)
-        if self._overlap:
-            return self._launch_overlapping(raw, grid, block, shared_mem, args)
+        if self._by_attribute is not None:
+            return self._by_attribute(raw, grid, block, shared_mem, args)
         stream = self._streams.get(raw)
         if stream is None:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
         self._function(grid, block, args, shared_mem, stream)
         return None
-
-    def _launch_overlapping(
-        self,
-        stream: int,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        shared_bytes: int,
-        args: Sequence[Argument],
-    ) -> None:
-        """Programmatic dependent launch, for which cupy's launch has no argument."""
-        from cuda.bindings import driver
-
-        shape = stream, grid, block, shared_bytes
-        config = self._configs.get(shape)
-        if config is None:
-            config = self._configs[shape] = _overlapping(*shape)
-        parts = [arg.to_bytes(8, "little") if isinstance(arg, int) else arg.tobytes() for arg in args]  # type: ignore[union-attr]
-        ends = np.cumsum([len(part) for part in parts])
-        values = np.frombuffer(b"".join(parts), np.uint8)
-        addresses = np.uint64(values.ctypes.data) + np.concatenate(([0], ends[:-1])).astype(np.uint64)
-        function = driver.CUfunction(self._function.ptr)
-        (error,) = driver.cuLaunchKernelEx(config, function, addresses.ctypes.data, 0)
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
 
 
 def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
@@ -165,22 +160,61 @@ def _sized(function: int, args: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-def _overlapping(stream: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
-    """A launch's configuration, by which it may start while the previous one on its stream still runs."""
-    from cuda.bindings import driver
+class _LaunchByAttribute:
+    """Launch of a kernel with an attribute for which cupy's launch has no argument, or a slow one.
 
-    allowed = driver.CUlaunchAttribute()
-    allowed.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    value = driver.CUlaunchAttributeValue()
-    value.programmaticStreamSerializationAllowed = 1
-    allowed.value = value
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
-    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
-    config.sharedMemBytes = shared_bytes
-    config.hStream = driver.CUstream(stream)
-    config.attrs, config.numAttrs = [allowed], 1
-    return config
+    ``overlap``: programmatic dependent launch, which may start while the previous one on its stream still
+    runs.  ``cooperative``: all blocks are resident together, or the launch fails; cupy would ask for the
+    occupancy at every launch.
+    """
+
+    def __init__(self, function: int, attribute: str) -> None:
+        from cuda.bindings import driver
+
+        self._attribute = attribute
+        self._driver, self._function = driver, driver.CUfunction(function)
+        self._configs: dict[tuple[object, ...], Any] = {}
+        self._places: list[int] = []
+        """Of the arguments among their bytes: the same at every launch."""
+
+    def __call__(
+        self,
+        stream: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared_bytes: int,
+        args: Sequence[Argument],
+    ) -> None:
+        shape = stream, grid, block, shared_bytes
+        config = self._configs.get(shape)
+        if config is None:
+            config = self._configs[shape] = self._config(*shape)
+        parts = [arg.to_bytes(8, "little") if isinstance(arg, int) else arg.tobytes() for arg in args]  # type: ignore[union-attr]
+        if not self._places:
+            self._places = [0, *itertools.accumulate(map(len, parts[:-1]))]
+        values = ctypes.create_string_buffer(b"".join(parts))
+        begin = ctypes.addressof(values)
+        addresses = (ctypes.c_void_p * len(parts))(*[begin + place for place in self._places])
+        (error,) = self._driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
+        if error != self._driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
+
+    def _config(self, stream: int, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
+        ids, attribute = self._driver.CUlaunchAttributeID, self._driver.CUlaunchAttribute()
+        value = self._driver.CUlaunchAttributeValue()
+        if self._attribute == "overlap":
+            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            value.programmaticStreamSerializationAllowed = 1
+        else:
+            attribute.id, value.cooperative = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
+        attribute.value = value
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+        config.sharedMemBytes = shared_bytes
+        config.hStream = self._driver.CUstream(stream)
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
 
 
 # --------------------------------------------------------------------------- CPU: the host build

@@ -8,12 +8,23 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from cuda_impl.launch import Mapped, Tensor
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import Mapped
 
 LINE_BYTES = 128
 """Width of a box: the maximum of the 128-byte swizzle, which puts 8 rows' vectors in 8 different banks."""
 SWIZZLE_ALIGNMENT = 1024
 """Of swizzled tiles, in bytes; dynamic shared memory may lack it."""
+
+MOST = (1 << 31) - 512
+"""Maximum size of a tiled dimension: coordinates, up to the end of the last tile, are 32-bit."""
+
+
+def check_coordinates(**sizes: int) -> None:
+    """Raise NotImplementedError for sizes beyond the coordinates of TMA."""
+    if max(sizes.values()) > MOST:
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise NotImplementedError(f"{given}: at most {MOST} of each")
 
 
 def matrix_map(x: Tensor, box_rows: int, *, by_rows: bool = True, ld: int = 0) -> Mapped:

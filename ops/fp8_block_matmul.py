@@ -106,6 +106,8 @@ CASES = Cases(
     edge=(
         *(product(*sizes) for sizes in (*_EMPTY, *_ODD)),
         *(product(66, 136, 272, layout) for layout in _LAYOUTS if layout != "contiguous"),
+        # One operand's rows are no whole 16-byte vectors, and the other has no such rows.
+        *(product(66, 136, 264, layout) for layout in ("a_transposed", "b_transposed")),
         *(product(40, 36, 264, fill=fill) for fill in ("huge", "nan")),
         # More blocks of K than scales are loaded ahead of.
         product(24, 72, 1160),

@@ -29,6 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from compare.arguments import check_queries
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv, grid_1d
 from triton_impl.tma import for_tma
 
 LN_2 = tl.constexpr(math.log(2))
@@ -101,7 +102,7 @@ def attention_values_kernel(
     head = tile // tiles_m
     b, h = head // Hq, head % Hq
     m = tile % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    d = tl.arange(0, D)[None, :]
+    d = tl.arange(0, D)[None, :].to(tl.int64)
     p_ptrs = p_ptr + (head * Sq + m) * Skv
     v_ptrs = v_ptr + b * stride_vb + h // group * stride_vh + d * stride_vd
     total = tl.zeros([BLOCK_M, D], tl.float32)
@@ -184,7 +185,7 @@ def visit(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Keys begin to end of one head, BLOCK_N per iteration: s = q @ k.T, online softmax, o += p @ v."""
-    n, d = tl.arange(0, BLOCK_N).to(tl.int64), tl.arange(0, D)
+    n, d = tl.arange(0, BLOCK_N).to(tl.int64), tl.arange(0, D).to(tl.int64)
     step = tl.full([], BLOCK_N, tl.int64)
     # Only scalars advance: pointers of a whole tile would be carried in registers.
     k_tile = n[None, :] * stride_kn + d[:, None] * stride_kd
@@ -217,7 +218,7 @@ def attention_tensor_core_kernel(
 ):  # fmt: skip
     """Grid: one program per tile of BLOCK_M queries of one head."""
     b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
-    m, d = first + tl.arange(0, BLOCK_M), tl.arange(0, D)
+    m, d = first + tl.arange(0, BLOCK_M), tl.arange(0, D).to(tl.int64)
     q_ptr += b * stride_qb + h * stride_qh
     k_ptr += b * stride_kb + h // group * stride_kh
     v_ptr += b * stride_vb + h // group * stride_vh
@@ -588,16 +589,14 @@ def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
         raise NotImplementedError(f"B*Hq*Sq*Skv={B * Hq * Sq * Skv}: scores in memory, at most {MOST_SCORES}")
     s = torch.empty((B, Hq, Sq, Skv), dtype=torch.float32, device=q.device)
     BLOCK_M, BLOCK_N = 64, 64
-    tiles_m, tiles_n = triton.cdiv(Sq, BLOCK_M), triton.cdiv(Skv, BLOCK_N)
-    attention_scores_kernel[(B * Hq * tiles_m * tiles_n,)](
+    tiles_m, tiles_n = cdiv(Sq, BLOCK_M), cdiv(Skv, BLOCK_N)
+    attention_scores_kernel[grid_1d(B * Hq * tiles_m * tiles_n)](
         q, k, s, Sq, Skv, Hq, group, 1 / math.sqrt(D), D, *q.stride(), *k.stride(),
         CAUSAL=causal, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4,
     )  # fmt: skip
     rows = B * Hq * Sq
-    attention_softmax_kernel[(triton.cdiv(rows, 16),)](
-        s, lse, rows, Skv, BLOCK_M=16, BLOCK_N=128, num_warps=4
-    )
-    attention_values_kernel[(B * Hq * tiles_m,)](
+    attention_softmax_kernel[grid_1d(cdiv(rows, 16))](s, lse, rows, Skv, BLOCK_M=16, BLOCK_N=128, num_warps=4)
+    attention_values_kernel[grid_1d(B * Hq * tiles_m)](
         s, v, o, Sq, Skv, Hq, group, *v.stride(), D=D, BLOCK_M=BLOCK_M, num_warps=4
     )
     return o, lse
@@ -618,7 +617,7 @@ def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bo
     # fp32 does not use tensor cores: tl.dot keeps its operands in registers.
     tile = (2048 // D, 2048 // D) if q.dtype is torch.float32 else (128, 64)
     BLOCK_M, BLOCK_N = tile
-    attention_tensor_core_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+    attention_tensor_core_kernel[grid_1d(B * Hq * cdiv(Sq, BLOCK_M))](
         q, k, v, o, lse, Sq, Skv, Hq, group, scale_of(D), *q.stride(), *k.stride(), *v.stride(),
         CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=8, num_stages=3,
     )  # fmt: skip
@@ -657,7 +656,7 @@ def pipelined(
     q_desc, k_desc, v_desc = (
         descriptor(for_tma(x), rows) for x, rows in ((q, BLOCK_M), (k, BLOCK_N), (v, BLOCK_N))
     )
-    attention_pipelined_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+    attention_pipelined_kernel[grid_1d(B * Hq * cdiv(Sq, BLOCK_M))](
         q_desc, k_desc, v_desc, o, lse, Sq, Skv, Hq, group, scale_of(D),
         CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
@@ -708,7 +707,7 @@ def in_gluon(
     q_desc, o_desc = gluon_descriptor(for_tma(q), ROWS.value), gluon_descriptor(o, ROWS.value)
     k_desc, v_desc = gluon_descriptor(for_tma(k), BLOCK_N), gluon_descriptor(for_tma(v), BLOCK_N)
     next_tile = torch.zeros(1, dtype=torch.int32, device=q.device)
-    programs = min(multiprocessors(q.device), B * Hq * triton.cdiv(Sq, CONSUMERS * ROWS.value))
+    programs = min(multiprocessors(q.device), B * Hq * cdiv(Sq, CONSUMERS * ROWS.value))
     attention_gluon_kernel[(programs,)](
         q_desc, k_desc, v_desc, o_desc, lse, next_tile, B, Sq, Skv, Hq, group, scale_of(D),
         CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,

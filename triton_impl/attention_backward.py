@@ -24,6 +24,7 @@ import triton.language as tl
 from compare.arguments import check_gradients
 from compare.registry import implementation
 from triton_impl.attention import descriptor
+from triton_impl.counts import cdiv, grid_1d
 from triton_impl.tma import for_tma
 
 OP = "attention_backward"
@@ -34,6 +35,8 @@ BLOCK_LOOP = 64
 """Rows of the tiles that its loop loads; of queries D / 2, and D / 16 warps: 64 by 8, or 32 by 4."""
 LARGEST_STRIDE = 1 << 23
 """Between positions: offsets within a tile are 32-bit."""
+MOST = (1 << 31) - (1 << 16)
+"""Maximum Sq + Skv: positions, up to the end of the last tile, are 32-bit."""
 
 
 @triton.jit
@@ -375,14 +378,18 @@ def prepare(
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
     B, Sq, Hq, D = q.shape
     Skv, Hk = k.shape[1], k.shape[2]
+    if Sq + Skv > MOST:
+        raise NotImplementedError(f"Sq={Sq}, Skv={Skv}: at most {MOST} together")
+    if Hq * D > LARGEST_STRIDE:
+        raise NotImplementedError(f"Hq={Hq}: heads of D={D} are at most {LARGEST_STRIDE // D}")
     gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     q, k, v, o, do = (
         x if x.stride(3) == 1 and x.stride(1) <= LARGEST_STRIDE else x.contiguous() for x in (q, k, v, o, do)
     )
-    pitch = triton.cdiv(Sq, BLOCK_OWN) * BLOCK_OWN
+    pitch = cdiv(Sq, BLOCK_OWN) * BLOCK_OWN
     delta, lse2 = (torch.empty(B * Hq * pitch, dtype=torch.float32, device=q.device) for _ in range(2))
     if delta.numel() > 0:
-        attention_backward_delta_kernel[(delta.numel() // BLOCK_LOOP,)](
+        attention_backward_delta_kernel[grid_1d(delta.numel() // BLOCK_LOOP)](
             o, do, lse.contiguous(), delta, lse2, Sq, Hq, pitch, *o.stride()[:3], *do.stride()[:3],
             D=D, BLOCK_M=BLOCK_LOOP, num_warps=4,
         )  # fmt: skip
@@ -394,8 +401,8 @@ def prepare(
         (q, k, v, do, lse2, delta),
         gradients,
         (Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D), *strides),
-        triton.cdiv(Skv, BLOCK_OWN) * B * Hk,
-        triton.cdiv(Sq, BLOCK_OWN) * B * Hq,
+        cdiv(Skv, BLOCK_OWN) * B * Hk,
+        cdiv(Sq, BLOCK_OWN) * B * Hq,
         constants,
         D // 2,
     )
@@ -418,10 +425,10 @@ def split(
     if dq.numel() == 0:
         return dq, dk.zero_(), dv.zero_()
     if dk.numel() > 0:
-        attention_backward_split_dkdv_kernel[(call.key_blocks,)](
+        attention_backward_split_dkdv_kernel[grid_1d(call.key_blocks)](
             *call.inputs, dk, dv, *call.sizes, BLOCK_M=call.BLOCK_M, BLOCK_N=BLOCK_OWN, **call.constants
         )
-    attention_backward_split_dq_kernel[(call.query_blocks,)](
+    attention_backward_split_dq_kernel[grid_1d(call.query_blocks)](
         *call.inputs, dq, *call.sizes, BLOCK_M=BLOCK_OWN, BLOCK_N=BLOCK_LOOP, **call.constants
     )
     return call.gradients
@@ -445,7 +452,7 @@ def fused(
         return dq, dk.zero_(), dv.zero_()
     dq_sum = torch.zeros(dq.shape, dtype=torch.float32, device=dq.device)
     if dk.numel() > 0:
-        attention_backward_fused_kernel[(call.key_blocks,)](
+        attention_backward_fused_kernel[grid_1d(call.key_blocks)](
             *call.inputs,
             dq_sum,
             dk,
@@ -456,7 +463,7 @@ def fused(
             **call.constants,
         )
     BLOCK_SIZE = 1024
-    grid = (triton.cdiv(dq.numel(), BLOCK_SIZE),)
+    grid = (cdiv(dq.numel(), BLOCK_SIZE),)
     attention_backward_round_kernel[grid](
         dq_sum, dq, dq.numel(), 1 / math.sqrt(q.shape[3]), BLOCK_SIZE=BLOCK_SIZE
     )
@@ -485,11 +492,11 @@ def pipelined(
     OWN, LOOP = D, D // 2  # rows of a program's own tile, and of those that its loop loads
     constants = {"D": D, "CAUSAL": causal, "STAGES": 3, "num_warps": D // 16}
     loop_of_queries = [descriptor(x, rows) for x, rows in ((q, LOOP), (k, OWN), (v, OWN), (do, LOOP))]
-    attention_backward_pipelined_dkdv_kernel[(triton.cdiv(Skv, OWN) * B * Hk,)](
+    attention_backward_pipelined_dkdv_kernel[grid_1d(cdiv(Skv, OWN) * B * Hk)](
         *loop_of_queries, lse2, delta, dk, dv, *call.sizes[:7], BLOCK_M=LOOP, BLOCK_N=OWN, **constants
     )
     loop_of_keys = [descriptor(x, rows) for x, rows in ((q, OWN), (k, LOOP), (v, LOOP), (do, OWN))]
-    attention_backward_pipelined_dq_kernel[(triton.cdiv(Sq, OWN) * B * Hq,)](
+    attention_backward_pipelined_dq_kernel[grid_1d(cdiv(Sq, OWN) * B * Hq)](
         *loop_of_keys, lse2, delta, dq, *call.sizes[:7], BLOCK_M=OWN, BLOCK_N=LOOP, **constants
     )
     return call.gradients

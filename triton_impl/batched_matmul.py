@@ -23,6 +23,7 @@ import triton.language as tl
 from compare.arguments import check_batched_squares
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
+from triton_impl.counts import cdiv, grid_1d, next_power_of_2
 
 
 @triton.jit
@@ -126,7 +127,7 @@ def batched_matmul_pipelined_kernel(
     for group in tl.range(first, (B - 1) // MATRICES + 1, tl.num_programs(0), num_stages=STAGES):
         multiply_group(
             a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-            group, BLOCK_N, MATRICES, FULL, True,
+            tl.cast(group, tl.int64), BLOCK_N, MATRICES, FULL, True,
         )  # fmt: skip
 
 
@@ -136,7 +137,7 @@ LARGEST = 128
 
 def block_of(N: int) -> int:
     """BLOCK_N: N rounded up to a power of two, at least the 16 that ``tl.dot`` requires."""
-    return max(16, triton.next_power_of_2(N))
+    return max(16, next_power_of_2(N))
 
 
 def useful_share(N: int, BLOCK_N: int) -> tuple[float, float]:
@@ -193,7 +194,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     B, N, _ = a.shape
     check_size(N)
-    batched_matmul_naive_kernel[(B,)](
+    batched_matmul_naive_kernel[grid_1d(B)](
         a, b, c, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), num_warps=group_of(N)[1]
     )
     return c
@@ -209,7 +210,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_size(N)
     MATRICES, WARPS = group_of(N)
     check_shared(a, operand_bytes(N, MATRICES, 4))
-    grid = (triton.cdiv(B, MATRICES),)
+    grid = grid_1d(cdiv(B, MATRICES))
     batched_matmul_tiled_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
         BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
@@ -232,7 +233,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: i
     check_size(N)
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
     check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
-    grid = (triton.cdiv(B, MATRICES),)
+    grid = grid_1d(cdiv(B, MATRICES))
     batched_matmul_tensor_core_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
         BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
@@ -262,7 +263,7 @@ def pipelined(
     STAGES = max(min(STAGES, (room - group_bytes // 2) // group_bytes), 1)
     most = (room + 1024) // (STAGES * group_bytes + group_bytes // 2 + 1024)
     programs = multiprocessors(a.device) * max(1, min(most, 32 // WARPS))
-    grid = (min(programs, triton.cdiv(B, MATRICES)),)
+    grid = (min(programs, cdiv(B, MATRICES)),)
     batched_matmul_pipelined_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
         BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), STAGES=STAGES, num_warps=WARPS,

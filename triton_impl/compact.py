@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 
 from compare.arguments import check_same
 from compare.registry import implementation
+from triton_impl.counts import cdiv
 
 
 @triton.jit
@@ -87,7 +88,7 @@ def twopass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
     N = x.numel()
     if N == 0:
         return y
-    tiles = triton.cdiv(N, BLOCK_SIZE)
+    tiles = cdiv(N, BLOCK_SIZE)
     of_tile = torch.empty(tiles + 1, dtype=torch.int64, device=x.device)
     sizes = (N, x.stride(0))
     compact_count_kernel[(tiles,)](x, *sizes, of_tile, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
@@ -174,7 +175,7 @@ def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
     N = x.numel()
     if N == 0:
         return y
-    tiles = triton.cdiv(N, BLOCK_SIZE)
+    tiles = cdiv(N, BLOCK_SIZE)
     words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
     compact_onepass_kernel[(tiles,)](
         x, y, N, x.stride(0), words, BLOCK_SIZE=BLOCK_SIZE, LANES=32 * WARPS, num_warps=WARPS
@@ -253,7 +254,7 @@ def in_gluon(x: torch.Tensor, *, ROWS: int = 128, WARPS: int = 4) -> torch.Tenso
     N = x.numel()
     if N == 0:
         return y
-    tiles = triton.cdiv(N, 32 * ROWS)
+    tiles = cdiv(N, 32 * ROWS)
     words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
     compact_gluon_kernel[(tiles,)](x, y, N, x.stride(0), words, ROWS=ROWS, num_warps=WARPS)
     return y

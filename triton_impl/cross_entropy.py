@@ -26,6 +26,7 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv, grid_1d, next_power_of_2
 from triton_impl.softmax import finite_shift
 
 IGNORED = tl.constexpr(-100)
@@ -145,9 +146,9 @@ def tile(logits: torch.Tensor) -> dict[str, int]:
     and while one program reduces, others load.
     """
     VEC = 16 // logits.element_size() if logits.data_ptr() % 16 == 0 and logits.size(1) > 0 else 1
-    packs = max(1, triton.cdiv(logits.size(1), VEC))
+    packs = max(1, cdiv(logits.size(1), VEC))
     THREADS = 128 if packs <= 128 * 8 else 256
-    PACKS = min(32 // (VEC * logits.element_size()), triton.next_power_of_2(triton.cdiv(packs, THREADS)))
+    PACKS = min(32 // (VEC * logits.element_size()), next_power_of_2(cdiv(packs, THREADS)))
     WHOLE = logits.stride(0) % VEC == 0 and logits.size(1) % VEC == 0
     return {"WHOLE": WHOLE, "PACKS": PACKS, "THREADS": THREADS, "VEC": VEC}
 
@@ -161,7 +162,7 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     if M == 0:
         return loss
     constants = tile(logits)
-    cross_entropy_online_kernel[(M,)](
+    cross_entropy_online_kernel[grid_1d(M)](
         logits, targets, loss, V, logits.stride(0), targets.stride(0),
         **constants, num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
@@ -179,14 +180,14 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     constants = tile(logits)
     TILE = constants["PACKS"] * constants["THREADS"] * constants["VEC"]
     # Slices of so many tiles that every multiprocessor has 16 programs.
-    slice_tiles = max(1, triton.cdiv(V, TILE) * M // (16 * multiprocessors(logits.device)))
-    splits = max(1, triton.cdiv(V, slice_tiles * TILE))
+    slice_tiles = max(1, cdiv(V, TILE) * M // (16 * multiprocessors(logits.device)))
+    splits = max(1, cdiv(V, slice_tiles * TILE))
     part_max = torch.empty(M * splits, dtype=torch.float32, device=logits.device)
     part_sum = torch.empty_like(part_max)
     arrived = torch.zeros(M, dtype=torch.int32, device=logits.device)
-    cross_entropy_split_kernel[(M * splits,)](
+    cross_entropy_split_kernel[grid_1d(M * splits)](
         logits, targets, loss, V, logits.stride(0), targets.stride(0),
         slice_tiles * TILE, splits, part_max, part_sum, arrived,
-        **constants, BLOCK_S=max(32, triton.next_power_of_2(splits)), num_warps=constants["THREADS"] // 32,
+        **constants, BLOCK_S=max(32, next_power_of_2(splits)), num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
     return loss

@@ -26,6 +26,7 @@ import triton.language as tl
 from compare.arguments import check_pages
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv, grid_1d, next_power_of_2
 from triton_impl.softmax import finite_shift
 
 
@@ -191,15 +192,21 @@ def vectors(x: torch.Tensor) -> torch.Tensor:
     return x if aligned and x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
 
 
+MOST_TOKENS = (1 << 31) - (1 << 20)
+"""Of a sequence: positions, up to the end of the last split, are 32-bit."""
+
+
 def ready(*arguments: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """The inputs as the kernels read them, and an uninitialised output.
 
     Raises:
-        NotImplementedError: an offset within a page passes 2^31 - 1. 64-bit offsets would take 144 registers
-            instead of 124 in `grouped` with D = 128.
+        NotImplementedError: a sequence's pages may hold too many tokens, or an offset within a page passes
+            2^31 - 1. 64-bit offsets would take 144 registers instead of 124 in `grouped` with D = 128.
     """
     check_pages("decode_attention", *arguments)
     q, k, v, table, lengths = arguments
+    if (tokens := table.shape[1] * k.shape[1]) > MOST_TOKENS:
+        raise NotImplementedError(f"{tokens} tokens of a sequence: at most {MOST_TOKENS}")
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if o.numel() == 0:
         return (q, k, v, table, lengths), o
@@ -236,7 +243,7 @@ def naive(
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k_pages.shape
     sizes = (Hq, Hq // Hk, *layout(*inputs[:4]))
-    decode_attention_naive_kernel[(B * Hq,)](
+    decode_attention_naive_kernel[grid_1d(B * Hq)](
         *inputs, o, *sizes, D=D, PAGE=PAGE, BLOCK_N=BLOCK_N // 2, num_warps=4
     )
     return o
@@ -263,9 +270,9 @@ def grouped(
         return o
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k_pages.shape
-    groups = triton.cdiv(Hq // Hk, HEADS)
+    groups = cdiv(Hq // Hk, HEADS)
     sizes = (Hk, Hq // Hk, groups, *layout(*inputs[:4]))
-    decode_attention_grouped_kernel[(B * groups * Hk,)](
+    decode_attention_grouped_kernel[grid_1d(B * groups * Hk)](
         *inputs, o, *sizes, D=D, PAGE=PAGE, BLOCK_N=BLOCK_N, HEADS=HEADS, num_warps=4
     )
     return o
@@ -283,10 +290,10 @@ def splits_of(units: int, tiles: int, resident: int, sequences: int) -> int:
     """
 
     def efficiency(splits: int) -> float:
-        return units * splits / (triton.cdiv(units * splits, resident) * resident)
+        return units * splits / (cdiv(units * splits, resident) * resident)
 
-    least = max(1, min(triton.cdiv(4 * resident, units), tiles // 16)) if sequences > 1 else 1
-    candidates = range(least, max(least, min(tiles, 4 * triton.cdiv(resident, units))) + 1)
+    least = max(1, min(cdiv(4 * resident, units), tiles // 16)) if sequences > 1 else 1
+    candidates = range(least, max(least, min(tiles, 4 * cdiv(resident, units))) + 1)
     best = max(map(efficiency, candidates))
     return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
@@ -296,8 +303,8 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     q, k, _, table, _ = inputs
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k.shape
-    groups = triton.cdiv(Hq // Hk, HEADS)
-    units, tiles = B * groups * Hk, triton.cdiv(table.shape[1] * PAGE, BLOCK_N)
+    groups = cdiv(Hq // Hk, HEADS)
+    units, tiles = B * groups * Hk, cdiv(table.shape[1] * PAGE, BLOCK_N)
     # Resident per multiprocessor: pipelined's have 72 KB of 228 with D = 128. CUDA's 256 // D are limited by
     # registers: 186 per thread.
     BLOCKS = 384 // D
@@ -305,7 +312,7 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=q.device)
     lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=q.device)
     sizes = (splits, Hk, Hq // Hk, groups, *layout(*inputs[:4]))
-    decode_attention_split_kernel[(units * splits,)](
+    decode_attention_split_kernel[grid_1d(units * splits)](
         *inputs,
         o_part,
         lse_part,
@@ -319,8 +326,8 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     )
     # One more than splits: beside a row of NaN there is always a -inf, because the interpreter warns of a
     # maximum of nothing else.
-    BLOCK_SPLITS = min(16, triton.next_power_of_2(splits + 1))
-    decode_attention_combine_kernel[(B * Hq,)](
+    BLOCK_SPLITS = min(16, next_power_of_2(splits + 1))
+    decode_attention_combine_kernel[grid_1d(B * Hq)](
         o_part, lse_part, o, splits, D=D, BLOCK_SPLITS=BLOCK_SPLITS, num_warps=4
     )
 

@@ -23,10 +23,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import check_counts, check_strides
+from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
-    MOST,
     PIECE,
     SWIZZLED,
     async_load,
@@ -35,7 +34,7 @@ from triton_impl.matmul import (
     grouped_tile_in_gluon,
     halves,
 )
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 BLOCK_K = tl.constexpr(128)
 """Of K, and of N, that share a scale."""
@@ -275,13 +274,16 @@ def checked(
     check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
     (M, K), N = a.shape, b.shape[0]
     check_counts(M=M, N=N, K=K)
+    (blocks_n, blocks_k), most = scale_b.shape, max(scale_b.shape)
+    check_strides(blocks_k, most, stride_sak=scale_a.stride(1), stride_sbk=scale_b.stride(1))
+    check_strides(blocks_n, most, stride_sbn=scale_b.stride(0))
     return M, N, K, torch.empty((M, N), dtype=torch.bfloat16, device=a.device)
 
 
 def tile_of(M: int, N: int, processors: int) -> dict[str, int]:
     """The largest tile that keeps four fifths of the multiprocessors at work, else the smallest."""
     tiles = ((128, 128), (64, 128), (64, 64))
-    enough = (t for t in tiles if 5 * triton.cdiv(M, t[0]) * triton.cdiv(N, t[1]) >= 4 * processors)
+    enough = (t for t in tiles if 5 * cdiv(M, t[0]) * cdiv(N, t[1]) >= 4 * processors)
     BLOCK_M, BLOCK_N = next(enough, tiles[-1])
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "GROUP_M": 8}
 
@@ -294,7 +296,7 @@ def vectorizable(x: torch.Tensor) -> torch.Tensor:
     rows, K = x.shape
     if x.stride(1) != 1 or (x.stride(0) % 16 == 0 and K % 16 == 0) or K < 16:
         return x
-    padded = x.new_zeros((rows, triton.cdiv(K, 16) * 16))
+    padded = x.new_zeros((rows, cdiv(K, 16) * 16))
     padded[:, :K].copy_(x)
     return padded
 
@@ -308,7 +310,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     K = min(a.shape[1], b.shape[1])  # of either alone, zeros would meet what lies beyond the other's rows
     check_strides(K, stride_ak=a.stride(1), stride_bk=b.stride(1))
     tile = tile_of(M, N, multiprocessors(a.device))
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     strides = (*a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride())
     num_warps = 8 if tile["BLOCK_M"] == 128 else 4
     fp8_block_matmul_tiled_kernel[grid](
@@ -338,11 +340,12 @@ def persistent(
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if c.numel() == 0 or K == 0:
         return c.zero_()
+    check_coordinates(M=M, N=N, K=K)
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
     tile = tile_of(M, N, processors)
     tile = {**tile, "BLOCK_M": BLOCK_M or tile["BLOCK_M"], "BLOCK_N": BLOCK_N or tile["BLOCK_N"]}
-    programs = min(processors, triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]))
+    programs = min(processors, cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     allocate_descriptors_on(a.device)
     num_warps = WARPS or (8 if tile["BLOCK_M"] == 128 else 4)
@@ -374,8 +377,7 @@ def in_gluon(
     GROUP_M: int = 8,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     BLOCK_M, BLOCK_N, STAGES = 256, 128, 4
@@ -383,7 +385,7 @@ def in_gluon(
     b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, 128], BYTES_SWIZZLED)
     C_ALIGNED = N % 8 == 0
     c_desc = TensorDescriptor.from_tensor(c, [64, 64], SWIZZLED) if C_ALIGNED else None
-    programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     constants = {"BLOCK_N": BLOCK_N, "GROUP_M": GROUP_M, "STAGES": STAGES}
     fp8_block_matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K,

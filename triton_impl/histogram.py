@@ -22,6 +22,7 @@ from triton.experimental.gluon import language as gl
 from compare.arguments import check_bytes
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv
 
 BINS = tl.constexpr(256)
 COPIES = tl.constexpr(64)
@@ -144,7 +145,7 @@ def globally(x: torch.Tensor) -> torch.Tensor:
     N = x.numel()
     y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
     if N > 0:
-        grid = (triton.cdiv(N, BLOCK_SIZE),)
+        grid = (cdiv(N, BLOCK_SIZE),)
         histogram_global_kernel[grid](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
     return y
 
@@ -158,7 +159,7 @@ def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS:
     check_bytes("histogram", x)
     N = x.numel()
     y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
-    programs = max(1, min(triton.cdiv(N, BLOCK_SIZE), PROGRAMS * multiprocessors(x.device)))
+    programs = max(1, min(cdiv(N, BLOCK_SIZE), PROGRAMS * multiprocessors(x.device)))
     histogram_shared_kernel[(programs,)](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     return y
 
@@ -177,7 +178,7 @@ def in_gluon(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 16, PROGRAMS: int 
     x = x.contiguous()
     N = x.numel()
     head = min(N, -x.data_ptr() % 16)
-    chunks = triton.cdiv((N - head) // 4, PACKS * WARPS * 32 * 4)
+    chunks = cdiv((N - head) // 4, PACKS * WARPS * 32 * 4)
     y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
     programs = max(1, min(chunks, PROGRAMS * multiprocessors(x.device)))
     histogram_gluon_kernel[(programs,)](x, y, N, head, PACKS=PACKS, num_warps=WARPS)

@@ -16,9 +16,9 @@ import triton.language as tl
 from compare.arguments import check_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import check_counts, check_strides
+from triton_impl.counts import cdiv, check_counts, check_strides, grid_1d
 from triton_impl.matmul import grouped_tile, matmul_persistent_kernel, matrix_for_tma
-from triton_impl.tma import allocate_descriptors_on
+from triton_impl.tma import allocate_descriptors_on, check_coordinates
 
 LINEAR = tl.constexpr(-2.302208198)
 """-2 * log2(e) * (2 / pi)^(1/2)"""
@@ -139,7 +139,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
         return y
     check_strides(K, stride_xk=x.stride(1), stride_wk=w.stride(0))
     tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     strides = (*x.stride(), *w.stride(), bias.stride(0))
     linear_gelu_tensor_core_kernel[grid](
         x, w, bias, y, M, N, K, *strides, **tile, GROUP_M=8, num_warps=8, num_stages=4
@@ -150,7 +150,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
 def persistent_launch(x: torch.Tensor, w: torch.Tensor, M: int, N: int) -> tuple[int, dict[str, int]]:
     """The number of programs, and the tile with its warps and stages: as for matmul's persistent variant."""
     tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}
-    tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
+    tiles = cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"])
     return min(multiprocessors(x.device), tiles), {**tile, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
 
 
@@ -158,6 +158,7 @@ def operands(
     x: torch.Tensor, w: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int], tuple[bool, bool]]:
     """x and w as TMA takes them, their leading strides, and whether each is row-major."""
+    check_coordinates(M=x.shape[0], N=w.shape[1], K=x.shape[1])
     (x, X_BY_ROWS, ldx), (w, W_BY_ROWS, ldw) = matrix_for_tma(x), matrix_for_tma(w)
     allocate_descriptors_on(x.device)
     return (x, w), (ldx, ldw), (X_BY_ROWS, W_BY_ROWS)
@@ -180,7 +181,7 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
             x, w, y, M, N, K, *strides, *by_rows, C_ALIGNED=Y_ALIGNED, FLATTEN=True, **tile
         )
     BLOCK_M, BLOCK_N = 4, 1024
-    grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    grid = grid_1d(cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     linear_gelu_unfused_kernel[grid](
         bias, y, M, N, bias.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=8
     )

@@ -27,8 +27,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from compare.arguments import check_product
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import check_counts, check_strides
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.counts import cdiv, check_counts, check_strides
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 
 @triton.jit
@@ -391,7 +391,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel() == 0:
         return c
     BLOCK_M, BLOCK_N = 32, 32
-    grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    grid = (cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N),)
     strides = (*a.stride(), *b.stride())
     matmul_naive_kernel[grid](a, b, c, M, N, K, *strides, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4)
     return c
@@ -410,7 +410,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel() == 0:
         return c
     tile = default_tile(a)
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     matmul_tiled_kernel[grid](a, b, c, M, N, K, *strides_of(a, b), **tile, num_warps=4, num_stages=4)
     return c
 
@@ -421,7 +421,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel() == 0:
         return c
     tile = default_tile(a)
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     matmul_grouped_kernel[grid](
         a, b, c, M, N, K, *strides_of(a, b), **tile, GROUP_M=8, num_warps=4, num_stages=4
     )
@@ -436,7 +436,7 @@ def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
 
     def grid(tile: dict[str, int]) -> tuple[int]:
-        return (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+        return (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
 
     matmul_autotuned_kernel[grid](a, b, c, M, N, K, *strides_of(a, b))
     return c
@@ -460,10 +460,11 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()  # TMA does not take an empty matrix
+    check_coordinates(M=M, N=N, K=K)
     (a, A_BY_ROWS, lda), (b, B_BY_ROWS, ldb) = matrix_for_tma(a), matrix_for_tma(b)
     narrow = a.dtype is not torch.float32
     tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if narrow else default_tile(a)
-    tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
+    tiles = cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"])
     C_ALIGNED = N * c.element_size() % 16 == 0
     allocate_descriptors_on(a.device)
     programs = multiprocessors(a.device) * (1 if narrow else 4)
@@ -476,8 +477,6 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-MOST = (1 << 31) - 512
-"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescriptor:
@@ -492,8 +491,7 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if a.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
@@ -502,7 +500,7 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     b_desc = descriptor(b, B_BY_ROWS, [BLOCK_K, BLOCK_N])
     C_ALIGNED = N * c.element_size() % 16 == 0
     c_desc = descriptor(c, True, [BLOCK_M // 2, BLOCK_K]) if C_ALIGNED else None
-    programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES}
     matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, c, M, N, K, A_BY_ROWS, B_BY_ROWS, **constants, num_warps=4

@@ -14,8 +14,15 @@ import triton.language as tl
 
 from compare.arguments import check_norm
 from triton_impl import shared_rows
-from triton_impl.counts import check_counts
-from triton_impl.shared_rows import aligned, columns_of_a_chunk, in_packs, resident_programs, share_rows
+from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
+from triton_impl.shared_rows import (
+    COOPERATIVE,
+    aligned,
+    columns_of_a_chunk,
+    in_packs,
+    resident_programs,
+    share_rows,
+)
 
 INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 
@@ -113,11 +120,11 @@ def online(
     if rows.y.numel() == 0:
         return rows.y
     check_counts(N=N)
-    tile = {"BLOCK_N": min(4096, triton.next_power_of_2(N))}
+    tile = {"BLOCK_N": min(4096, next_power_of_2(N))}
     num_warps = 16 if tile["BLOCK_N"] == 4096 else 4
     if by_vectors:
         tile["VEC"] = math.gcd(N, 16 // x.element_size())
-    kernel[(M,)](*rows.tensors, N, rows.x.stride(0), eps, **tile, num_warps=num_warps)
+    kernel[grid_1d(M)](*rows.tensors, N, rows.x.stride(0), eps, **tile, num_warps=num_warps)
     return rows.y
 
 
@@ -131,10 +138,10 @@ def onepass(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: tor
         return rows.y
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
-    BLOCK_N = triton.next_power_of_2(N)
+    BLOCK_N = next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
     num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
-    kernel[(triton.cdiv(M, BLOCK_M),)](
+    kernel[grid_1d(cdiv(M, BLOCK_M))](
         *rows.tensors, M, N, rows.x.stride(0), eps, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
     return rows.y
@@ -172,11 +179,11 @@ def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torc
     whole_words(x)
     words = as_words(rows.x)
     M, N = words.shape
-    num_warps = min(32, max(4, triton.next_power_of_2(N) // 1024))  # 32 words per thread, 16-byte loads
+    num_warps = min(32, max(4, next_power_of_2(N) // 1024))  # 32 words per thread, 16-byte loads
     BLOCK_N = 128 * num_warps
-    kernel[(M,)](
+    kernel[grid_1d(M)](
         words, *rows.parameters, y, N, words.stride(0), eps, DTYPE=TYPES[x.dtype], BLOCK_N=BLOCK_N,
-        TILES=triton.cdiv(N, BLOCK_N), num_warps=num_warps, maxnreg=64,
+        TILES=cdiv(N, BLOCK_N), num_warps=num_warps, maxnreg=64,
     )  # fmt: skip
     return y
 
@@ -193,13 +200,13 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
     num_warps = 4
     PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # per multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 2048)
-    chunks = triton.cdiv(N, BLOCK_N)
+    chunks = cdiv(N, BLOCK_N)
     of_chunk = x.new_zeros(M * chunks, dtype=torch.int64)
     # At least one word per thread: two threads polling one word could see different values.
-    BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
+    BLOCK_C = max(32 * num_warps, next_power_of_2(chunks))
     arguments = (*words, M, N, stride_xm, chunks, of_chunk, eps)
     options = {"DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
-    launch = {**options, "num_warps": num_warps, "num_stages": 1}
+    launch = {**options, "num_warps": num_warps, "num_stages": 1, **COOPERATIVE}
     programs = resident_programs(kernel, arguments, launch, PROGRAMS, chunks)
     rows_at_a_time = min(programs // chunks, M)
     kernel[(rows_at_a_time * chunks,)](*arguments, **launch)

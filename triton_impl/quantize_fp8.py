@@ -21,6 +21,7 @@ import triton.language as tl
 from compare.arguments import check_groups
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv, next_power_of_2
 from triton_impl.norm import INTERPRETED
 
 LARGEST = tl.constexpr(448.0)
@@ -136,6 +137,8 @@ class Groups(NamedTuple):
 
 MOST_COLUMNS = 16384
 """Of a group: what registers hold."""
+MOST_K = (1 << 31) - (1 << 16)
+"""Columns are numbered in 32 bits, up to the end of the last group."""
 MOST_GROUPS = (1 << 31) - (1 << 20)
 """Numbers of groups are 32-bit, up to the end of the last iteration of all programs."""
 
@@ -144,7 +147,7 @@ def checked(x: torch.Tensor, group: int) -> Groups:
     """The arguments, copied where rows are not contiguous, and uninitialised outputs.
 
     Raises:
-        NotImplementedError: a group is too long, or there are too many.
+        NotImplementedError: a row or a group is too long, or there are too many groups.
     """
     check_groups("quantize_fp8", x, group)
     M, K = x.shape
@@ -152,7 +155,9 @@ def checked(x: torch.Tensor, group: int) -> Groups:
     columns = min(group or K, K)
     if columns > MOST_COLUMNS:
         raise NotImplementedError(f"groups of {columns} columns: registers hold up to {MOST_COLUMNS}")
-    of_row = triton.cdiv(K, max(columns, 1)) if group else 1
+    of_row = cdiv(K, max(columns, 1)) if group else 1
+    if K > MOST_K:
+        raise NotImplementedError(f"K={K}: columns are numbered in 32 bits, at most {MOST_K}")
     if M * of_row > MOST_GROUPS:
         raise NotImplementedError(f"{M * of_row} groups: they are counted in 32 bits, at most {MOST_GROUPS}")
     values = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
@@ -164,9 +169,9 @@ def launch(kernel: Any, x: torch.Tensor, group: int) -> tuple[torch.Tensor, torc
     """16 elements per thread, and several short groups per program."""
     g = checked(x, group)
     if g.count > 0:
-        BLOCK_N = max(16, triton.next_power_of_2(g.columns))
+        BLOCK_N = max(16, next_power_of_2(g.columns))
         BLOCK_M, num_warps = max(1, 2048 // BLOCK_N), max(4, BLOCK_N // 512)
-        kernel[(triton.cdiv(g.count, BLOCK_M),)](
+        kernel[(cdiv(g.count, BLOCK_M),)](
             g.x, g.values, g.scales, g.count, x.size(1), g.x.stride(0), g.columns, g.of_row,
             BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
         )  # fmt: skip
@@ -204,9 +209,9 @@ def pipelined(
     """PROGRAMS per multiprocessor, STAGES tiles in shared memory each: up to 16384 columns."""
     g = checked(x, group)
     if g.count > 0:
-        BLOCK_N = max(16, triton.next_power_of_2(g.columns))
+        BLOCK_N = max(16, next_power_of_2(g.columns))
         BLOCK_M = max(1, 8192 // BLOCK_N)
-        programs = min(triton.cdiv(g.count, BLOCK_M), multiprocessors(x.device) * PROGRAMS)
+        programs = min(cdiv(g.count, BLOCK_M), multiprocessors(x.device) * PROGRAMS)
         quantize_fp8_pipelined_kernel[(programs,)](
             g.x, g.values, g.scales, g.count, x.size(1), g.x.stride(0), g.columns, g.of_row,
             BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, STAGES=STAGES, num_warps=max(8, BLOCK_N // 1024),

@@ -22,6 +22,7 @@ import triton.language as tl
 from compare.arguments import check_same
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv
 from triton_impl.shared_rows import resident_programs
 
 
@@ -94,7 +95,7 @@ def tree(x: torch.Tensor) -> torch.Tensor:
     BLOCK_SIZE = 1024
     while True:
         N = x.numel()
-        blocks = max(1, triton.cdiv(N, BLOCK_SIZE))
+        blocks = max(1, cdiv(N, BLOCK_SIZE))
         y = x.new_empty((blocks,) if blocks > 1 else (), dtype=torch.float32)
         reduce_sum_tree_kernel[(blocks,)](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
         if blocks == 1:
@@ -117,7 +118,7 @@ def grid_of(
     """
     LANES = 16 // x.element_size() * 32 * WARPS
     N = x.numel()
-    chunks = max(1, triton.cdiv(N, PACKS * LANES))
+    chunks = max(1, cdiv(N, PACKS * LANES))
     if chunks <= multiprocessors(x.device) or x.device.type != "cuda":
         return min(chunks, PROGRAMS * multiprocessors(x.device)), LANES
     # Everything for which Triton compiles a specialised version.

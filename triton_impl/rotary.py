@@ -14,6 +14,7 @@ import triton.language as tl
 
 from compare.arguments import check_heads
 from compare.registry import implementation
+from triton_impl.counts import cdiv, grid_1d, next_power_of_2
 
 
 @triton.jit
@@ -110,7 +111,7 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
         return out
     BLOCK_SIZE = 1024
     _, S, heads, D = out.shape
-    rotary_pairs_kernel[(triton.cdiv(count, BLOCK_SIZE),)](
+    rotary_pairs_kernel[(cdiv(count, BLOCK_SIZE),)](
         *inputs,
         out,
         count,
@@ -125,21 +126,27 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     return out
 
 
+MOST_ELEMENTS = (1 << 31) - 1
+"""Of a token: offsets from its first head are 32-bit."""
+
+
 @implementation("rotary", "triton.token", level="tiled", algorithm="cosines and sines read once per token")
 def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """A program rotates all heads of a token."""
     inputs, out = checked(q, k, cos, sin)
     if out.numel() == 0:
         return out
-    B, S, _, D = out.shape
+    B, S, heads, D = out.shape
+    if heads * D > MOST_ELEMENTS:
+        raise NotImplementedError(f"H + Hk={heads}, D={D}: a token has at most {MOST_ELEMENTS} elements")
     H, Hk = q.shape[2], k.shape[2]
     VEC = vec(inputs)
-    BLOCK_D = triton.next_power_of_2(D // 2)
+    BLOCK_D = next_power_of_2(D // 2)
     most = max(1, 2048 // BLOCK_D)  # 16 elements of each half per thread
-    rotary_token_kernel[(B * S,)](
+    rotary_token_kernel[grid_1d(B * S)](
         *inputs, out, S, H, Hk, D // 2 // VEC, *strides_of(inputs),
-        BLOCK_H=min(most, triton.next_power_of_2(max(H, 1))),
-        BLOCK_HK=min(most, triton.next_power_of_2(max(Hk, 1))),
+        BLOCK_H=min(most, next_power_of_2(max(H, 1))),
+        BLOCK_HK=min(most, next_power_of_2(max(Hk, 1))),
         BLOCK_D=BLOCK_D, VEC=VEC, num_warps=4,
     )  # fmt: skip
     return out

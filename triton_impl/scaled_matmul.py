@@ -18,10 +18,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from compare.arguments import check_scaled_product
 from compare.device import multiprocessors
-from triton_impl.counts import check_counts, check_strides
+from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.matmul import (
     CONSUMERS,
-    MOST,
     PIECE,
     SWIZZLED,
     async_load,
@@ -30,7 +29,7 @@ from triton_impl.matmul import (
     grouped_tile_in_gluon,
     halves,
 )
-from triton_impl.tma import allocate_descriptors_on, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 
 @triton.jit
@@ -271,7 +270,7 @@ def tiled(op: str, *matrices: torch.Tensor) -> torch.Tensor:
         return c
     check_strides(K, stride_ak=a.stride(1), stride_bk=b.stride(1))
     BLOCK_M, BLOCK_N = 128, 128
-    grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    grid = (cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N),)
     strides = (*a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride())
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": 64, "GROUP_M": 8}
     scaled_matmul_tiled_kernel[grid](
@@ -292,7 +291,7 @@ def tile_for(M: int, N: int, programs: int) -> int:
     """
 
     def columns(BLOCK_N: int) -> int:
-        return triton.cdiv(triton.cdiv(M, 128) * triton.cdiv(N, BLOCK_N), programs) * (BLOCK_N + 96)
+        return cdiv(cdiv(M, 128) * cdiv(N, BLOCK_N), programs) * (BLOCK_N + 96)
 
     return min(WARPS_AND_STAGES, key=columns)
 
@@ -304,13 +303,14 @@ def persistent(
     M, N, K, SUM, c = checked(op, (a, b, scale_a, scale_b))
     if c.numel() == 0 or K == 0:
         return c.zero_()  # TMA does not take an empty matrix
+    check_coordinates(M=M, N=N, K=K)
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
     BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)  # TMA takes longer to fill lines with zeros than to load
     BLOCK_N = BLOCK_N or tile_for(M, N, processors)
     num_warps, num_stages = WARPS_AND_STAGES.get(BLOCK_N, (4, 8))
     num_warps, num_stages = WARPS or num_warps, STAGES or num_stages
-    programs = min(processors, triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    programs = min(processors, cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": 128, "GROUP_M": 8}
     allocate_descriptors_on(a.device)
@@ -327,8 +327,7 @@ BYTES_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8
 def in_gluon(op: str, *matrices: torch.Tensor) -> torch.Tensor:
     a, b, scale_a, scale_b = matrices
     M, N, K, SUM, c = checked(op, (a, b, scale_a, scale_b))
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 128, 4
@@ -336,7 +335,7 @@ def in_gluon(op: str, *matrices: torch.Tensor) -> torch.Tensor:
     b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, BLOCK_K], BYTES_SWIZZLED)
     C_ALIGNED = N % 8 == 0
     c_desc = TensorDescriptor.from_tensor(c, [BLOCK_M // 2, 64], SWIZZLED) if C_ALIGNED else None
-    programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES}
     scaled_matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K, IN_GLUON[SUM],

@@ -18,18 +18,21 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.device import multiprocessors, shared_bytes_of_a_block
-from triton_impl.counts import check_counts
+from triton_impl.counts import cdiv, check_counts, next_power_of_2
 
 INTERPRETED = triton.knobs.runtime.interpret
+COOPERATIVE = {"launch_cooperative_grid": True}
+"""Option of a launch: all programs are resident before any starts.  Otherwise two launches on two streams
+could each hold a part of the GPU, and wait for programs that find no room."""
 
 
 def columns_of_a_chunk(N: int, BLOCK_N: int) -> int:
     """BLOCK_N on a GPU.  The interpreter runs programs serially, so there a row of N is one chunk."""
-    return min(triton.next_power_of_2(N), tl.TRITON_MAX_TENSOR_NUMEL) if INTERPRETED else BLOCK_N
+    return min(next_power_of_2(N), tl.TRITON_MAX_TENSOR_NUMEL) if INTERPRETED else BLOCK_N
 
 
 _resident: dict[tuple[object, ...], int] = {}
-"""Programs per multiprocessor, by kernel and arguments: to ask the driver takes longer than a launch."""
+"""Programs on a GPU, by kernel and arguments: to ask the driver takes longer than a launch."""
 
 
 def resident_programs(
@@ -51,15 +54,15 @@ def resident_programs(
             raised before compiling, which would take minutes.
     """
     device = arguments[0].device
-    programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted: serial
-    if not INTERPRETED and device.type == "cuda" and chunks <= programs:
-        kinds = ((x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in arguments)
-        key = kernel, device, *kinds, *options.values()
-        if key not in _resident:
-            _resident[key] = _resident_blocks(
-                kernel.warmup(*arguments, **options, grid=(1,)), options["num_warps"]
-            )
-        programs = min(_resident[key], PROGRAMS) * multiprocessors(device)
+    kinds = [(x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in arguments]
+    key = kernel.fn, device, PROGRAMS, *kinds, *options.values()
+    programs = _resident.get(key)
+    if programs is None:
+        programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted: serial
+        if not INTERPRETED and device.type == "cuda" and chunks <= programs:
+            compiled = kernel.warmup(*arguments, **options, grid=(1,))
+            blocks = min(PROGRAMS, _resident_blocks(compiled, options["num_warps"]))
+            programs = _resident[key] = blocks * multiprocessors(device)
     if chunks > programs:
         raise NotImplementedError(f"a row's {chunks} chunks take as many programs at a time: {programs} fit")
     return programs
@@ -131,12 +134,12 @@ def share_rows(
     check_counts(M=M)
     BLOCK_N = 2048 // BLOCK_M * pack
     STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # sm_86: 3 and weights do not fit
-    chunks = triton.cdiv(N, BLOCK_N)
+    chunks = cdiv(N, BLOCK_N)
     of_chunk = x.new_zeros(M * chunks, dtype=torch.int64)
-    BLOCK_C = max(32, triton.next_power_of_2(chunks))
+    BLOCK_C = max(32, next_power_of_2(chunks))
     arguments = (*tensors, M, N // pack, x.stride(0) // pack, chunks, of_chunk, *more)
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
-    launch = {**tile, "num_warps": BLOCK_M}
+    launch = {**tile, "num_warps": BLOCK_M, **COOPERATIVE}
     programs = resident_programs(kernel, arguments, launch, PROGRAMS, chunks)
-    tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
+    tiles_at_a_time = min(programs // chunks, cdiv(M, BLOCK_M))
     kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)

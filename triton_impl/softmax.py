@@ -24,8 +24,9 @@ from triton.language.extra.libdevice import fast_expf
 
 from compare.arguments import check_same
 from compare.registry import implementation
-from triton_impl.counts import check_counts
+from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
 from triton_impl.shared_rows import (
+    COOPERATIVE,
     columns_of_a_chunk,
     fetch,
     in_packs,
@@ -242,9 +243,9 @@ def online(x: torch.Tensor) -> torch.Tensor:
     if y.numel() == 0:
         return y
     check_counts(N=N)
-    BLOCK_N = min(8192, triton.next_power_of_2(N))
+    BLOCK_N = min(8192, next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 8192 else 4
-    softmax_online_kernel[(M,)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
+    softmax_online_kernel[grid_1d(M)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
     return y
 
 
@@ -263,10 +264,10 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
         return y
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
-    BLOCK_N = triton.next_power_of_2(N)
+    BLOCK_N = next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
     num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
-    grid = (triton.cdiv(M, BLOCK_M),)
+    grid = grid_1d(cdiv(M, BLOCK_M))
     softmax_onepass_kernel[grid](
         x, y, M, N, x.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
@@ -284,12 +285,13 @@ def split(x: torch.Tensor) -> torch.Tensor:
     num_warps = 4
     PROGRAMS = 5 if x.element_size() == 4 else 4  # per multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 8192 // x.element_size())
-    chunks = triton.cdiv(N, BLOCK_N)
+    chunks = cdiv(N, BLOCK_N)
     of_chunk = x.new_zeros(M * chunks, dtype=torch.int64)
     # At least one word per thread: two threads polling one word could see different values.
-    BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
+    BLOCK_C = max(32 * num_warps, next_power_of_2(chunks))
     arguments = (x, y, M, N, x.stride(0), chunks, of_chunk)
-    options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "num_warps": num_warps, "num_stages": 1}
+    options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
+    options |= {"num_warps": num_warps, "num_stages": 1, **COOPERATIVE}
     programs = resident_programs(softmax_split_kernel, arguments, options, PROGRAMS, chunks)
     softmax_split_kernel[(min(programs, M * chunks),)](*arguments, **options)
     return y

@@ -23,6 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from compare.arguments import check_same
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import cdiv
 
 
 @triton.jit
@@ -150,7 +151,7 @@ def naive(x: torch.Tensor, *, WARPS: int = 8) -> torch.Tensor:
     y = x.new_empty(N)
     BLOCK_SIZE = 32 * WARPS
     if N > 0:
-        grid = (triton.cdiv(N, BLOCK_SIZE),)
+        grid = (cdiv(N, BLOCK_SIZE),)
         stream_copy_naive_kernel[grid](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     return y
 
@@ -171,7 +172,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tens
     y = x.new_empty(N)
     BLOCK_SIZE = chunk_size(x, PACKS, WARPS)
     if N > 0:
-        grid = (triton.cdiv(N, BLOCK_SIZE),)
+        grid = (cdiv(N, BLOCK_SIZE),)
         stream_copy_vectorized_kernel[grid](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     return y
 
@@ -196,7 +197,7 @@ def hinted(
     y = x.new_empty(N)
     BLOCK_SIZE = chunk_size(x, PACKS, WARPS)
     if N > 0:
-        grid = (triton.cdiv(N, BLOCK_SIZE),)
+        grid = (cdiv(N, BLOCK_SIZE),)
         hints = (*HINTS[LOAD_HINT], *HINTS[STORE_HINT])
         stream_copy_hinted_kernel[grid](x, y, N, x.stride(0), BLOCK_SIZE, *hints, num_warps=WARPS)
     return y
@@ -279,6 +280,6 @@ def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096, WARPS: int = 1) -> torch.Te
     of_x, of_y = (
         TensorDescriptor(vector, [rows, COLUMNS], [COLUMNS, 1], [BLOCK_ROWS, COLUMNS]) for vector in (x, y)
     )
-    grid = (triton.cdiv(rows, BLOCK_ROWS),)
+    grid = (cdiv(rows, BLOCK_ROWS),)
     stream_copy_tma_kernel[grid](of_x, of_y, x, y, N, BLOCK_ROWS=BLOCK_ROWS, COLUMNS=COLUMNS, num_warps=WARPS)
     return y

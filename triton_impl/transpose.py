@@ -17,6 +17,7 @@ import triton.language as tl
 
 from compare.arguments import check_same
 from compare.registry import implementation
+from triton_impl.counts import cdiv
 
 
 @triton.jit
@@ -84,7 +85,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     y = x.new_empty((N, M))
     if y.numel() > 0:
         BLOCK_SIZE = 1024
-        grid = (triton.cdiv(M * N, BLOCK_SIZE),)
+        grid = (cdiv(M * N, BLOCK_SIZE),)
         transpose_naive_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
     return y
 
@@ -102,12 +103,12 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> tor
     M, N = x.shape
     y = x.new_empty((N, M))
     SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 512 // x.element_size(), 8 * x.element_size()
-    if M % SECTOR != 0 and M >= ROWS and N >= COLUMNS:
+    if M % SECTOR != 0 and ROWS <= M < (1 << 31) - SECTOR and N >= COLUMNS:  # M + SECTOR is 32-bit
         tile = {"SECTOR": SECTOR, "ROWS": ROWS, "COLUMNS": COLUMNS}
-        grid = (triton.cdiv(M + SECTOR - 1, ROWS - SECTOR) * triton.cdiv(N, COLUMNS),)
+        grid = (cdiv(M + SECTOR - 1, ROWS - SECTOR) * cdiv(N, COLUMNS),)
         transpose_windowed_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), **tile, num_warps=4)
     elif y.numel() > 0:
         BLOCK = ROW_BYTES // x.element_size()
-        grid = (triton.cdiv(M, BLOCK) * triton.cdiv(N, BLOCK),)
+        grid = (cdiv(M, BLOCK) * cdiv(N, BLOCK),)
         transpose_vectorized_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), BLOCK=BLOCK, num_warps=WARPS)
     return y

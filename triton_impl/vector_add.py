@@ -11,6 +11,7 @@ import triton.language as tl
 
 from compare.arguments import check_same
 from compare.registry import implementation
+from triton_impl.counts import cdiv
 
 
 @triton.jit
@@ -39,6 +40,6 @@ def blocked(x: torch.Tensor, y: torch.Tensor, *, BLOCK_SIZE: int = 1024, WARPS: 
     N = x.numel()
     # Default: one 16-byte access per thread and load, two for fp32: enough in flight to keep the memory busy.
     if N > 0:
-        grid = (triton.cdiv(N, BLOCK_SIZE),)
+        grid = (cdiv(N, BLOCK_SIZE),)
         vector_add_blocked_kernel[grid](x, y, z, N, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     return z

@@ -22,6 +22,7 @@ from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl import shared_rows
+from triton_impl.counts import MOST_PROGRAMS, cdiv, check_counts
 
 OP = "w4a16_matmul"
 GROUP = tl.constexpr(128)
@@ -82,12 +83,14 @@ def multiply_groups(
     zeros_ptrs = zeros_ptr + n * stride_zn + begin * stride_zk
     total = tl.zeros([m.shape[0], n.shape[0]], tl.float32)
     whole = tl.minimum(end, K // GROUP)
+    # 64-bit: a and packed may be transposed, with strides of as many elements as they have rows.
+    step_a, step_packed = tl.cast(stride_ak, tl.int64) * GROUP, tl.cast(stride_pk, tl.int64) * WORDS
     for _ in range(first, whole):
         total = multiply_group(
             total, a_ptrs, packed_ptrs, scales_ptrs, zeros_ptrs, m_inside, n_inside, GROUP, True
         )
-        a_ptrs += GROUP * stride_ak
-        packed_ptrs += WORDS * stride_pk
+        a_ptrs += step_a
+        packed_ptrs += step_packed
         scales_ptrs += stride_sk
         zeros_ptrs += stride_zk
     if whole < end:
@@ -155,6 +158,7 @@ def checked(
     """M, N, K and an uninitialised y; zeros if there is nothing to add."""
     check_quantized_linear(OP, a, packed, scales, zeros)
     (M, K), N = a.shape, packed.shape[0]
+    check_counts(M=M, N=N, K=K)
     y = torch.empty((M, N), dtype=a.dtype, device=a.device)
     return M, N, K, y if K else y.zero_()
 
@@ -178,12 +182,17 @@ def tiled(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: to
         return y
     tile = tile_of(M)
     strides = (*a.stride(), *packed.stride(), *scales.stride(), *zeros.stride())
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]),)
     w4a16_matmul_tiled_kernel[grid](a, packed, scales, zeros, y, M, N, K, *strides, **tile)
     return y
 
 
 MOST_PARTS_BYTES = 64 << 20
+
+
+def most_splits(groups: int) -> int:
+    """A group each, but no more than the kernels count: groups * splits is 32-bit."""
+    return min(groups, MOST_PROGRAMS // groups)
 
 
 @implementation(OP, "triton.split_k", level="tensor_core", requires="sm_80")
@@ -193,10 +202,10 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
     if y.numel() == 0 or K == 0:
         return y
     tile = tile_of(M)
-    tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
+    tiles = cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"])
     programs = (4 if tile["BLOCK_M"] < 64 else 2) * multiprocessors(a.device)
     most = min(programs // tiles, MOST_PARTS_BYTES // (4 * y.numel()))
-    splits = max(1, min(most, scales.shape[1]))
+    splits = max(1, min(most, most_splits(scales.shape[1])))
     if splits == 1:
         return tiled(a, packed, scales, zeros)
     parts = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
@@ -205,9 +214,7 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
         a, packed, scales, zeros, parts, M, N, K, splits, *strides, **tile
     )
     BLOCK = 512
-    w4a16_matmul_add_kernel[(triton.cdiv(y.numel(), BLOCK),)](
-        parts, y, y.numel(), splits, BLOCK=BLOCK, num_warps=4
-    )
+    w4a16_matmul_add_kernel[(cdiv(y.numel(), BLOCK),)](parts, y, y.numel(), splits, BLOCK=BLOCK, num_warps=4)
     return y
 
 
@@ -236,11 +243,12 @@ def w4a16_matmul_repack_pieces_kernel(
     ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Grid: one program per piece, of a group of ROWS rows.  `repack_pieces` says where weights go."""
-    tile, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    tile = (tl.program_id(0) // groups).to(tl.int64)
+    group = (tl.program_id(0) % groups).to(tl.int64)
     pieces_ptr += tl.program_id(0).to(tl.int64) * (ROWS * WORDS + ROWS)
     n = tl.arange(0, ROWS * WORDS)
     word, in_quad, quad, warp, row_half = n % 4, n // 4 % 4, n // 16 % 8, n // 128 % 4, n // 512
-    row = (tile * ROWS + 16 * warp + 2 * quad + row_half).to(tl.int64)
+    row = tile * ROWS + 16 * warp + 2 * quad + row_half
     weights = tl.zeros([ROWS * WORDS], tl.int32)
     for eighth in tl.static_range(4):  # 2 * step + k_half
         k8 = group * WORDS + 4 * word + eighth
@@ -249,7 +257,7 @@ def w4a16_matmul_repack_pieces_kernel(
         weights |= (two & 15) << 4 * eighth | (two >> 4 & 15) << 4 * eighth + 16
     tl.store(pieces_ptr + n, weights)
     r = tl.arange(0, ROWS)
-    row = (tile * ROWS + r).to(tl.int64)
+    row = tile * ROWS + r
     scale = tl.load(scales_ptr + row * stride_sn + group * stride_sk, mask=row < N, other=0).to(tl.int32)
     zero = tl.load(zeros_ptr + row * stride_zn + group * stride_zk, mask=row < N, other=0).to(tl.int32)
     tl.store(pieces_ptr + ROWS * WORDS + r, scale & 0xFFFF | zero << 16)
@@ -263,7 +271,7 @@ def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tenso
     leaves them set: repack.
     """
     N, groups = scales.shape
-    tiles = triton.cdiv(N, PIECE_N)
+    tiles = cdiv(N, PIECE_N)
     pieces = packed.new_empty((tiles, groups, PIECE_WORDS))
     if pieces.numel() > 0:
         w4a16_matmul_repack_pieces_kernel[(tiles * groups,)](
@@ -279,7 +287,7 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
     M, K = x.shape
     if x.stride(1) == 1 and x.stride(0) >= K and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
         return x
-    return x.new_empty((M, triton.cdiv(K, 8) * 8))[:, :K].copy_(x)
+    return x.new_empty((M, cdiv(K, 8) * 8))[:, :K].copy_(x)
 
 
 MOST_TILES_M = 8
@@ -423,16 +431,16 @@ def transposed(
         return y
     pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared
     groups = scales.shape[1]
-    if pieces.shape != (triton.cdiv(N, PIECE_N), groups, PIECE_WORDS):
+    if pieces.shape != (cdiv(N, PIECE_N), groups, PIECE_WORDS):
         found = tuple(pieces.shape)
         raise ValueError(f"{OP}: prepared has shape {found}; it takes what repack_pieces returns")
     BLOCK_M = BLOCK_M or next((rows for rows in TRANSPOSED if rows >= M), 256)
     tile = TRANSPOSED[BLOCK_M]
     PIECES, WARPS, STAGES = PIECES or tile[0], WARPS or tile[1], STAGES or tile[2]
     PROGRAMS = PROGRAMS or tile[3]
-    tiles_m, BLOCK_N = triton.cdiv(M, BLOCK_M), PIECES * PIECE_N
-    tiles = tiles_m * triton.cdiv(N, BLOCK_N)
-    splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, groups))
+    tiles_m, BLOCK_N = cdiv(M, BLOCK_M), PIECES * PIECE_N
+    tiles = tiles_m * cdiv(N, BLOCK_N)
+    splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, most_splits(groups)))
     if tiles_m > MOST_TILES_M:
         splits = 1
     parts = torch.empty(

@@ -30,7 +30,7 @@ _TOOLS = (
     "compare",
     *(
         f"cuda_impl.{name}"
-        for name in ("build", "flags", "host_flags", "launch", "loader", "pybind", "tensor_maps")
+        for name in ("buffers", "build", "flags", "host_flags", "launch", "loader", "pybind", "tensor_maps")
     ),
 )
 """Modules that serve every op: not part of an implementation."""

@@ -15,14 +15,14 @@ __device__ __forceinline__ void bulk_copy_to_global(void* to, const void* from, 
 }
 
 // Commits all copies to global memory that this thread has started since the last commit as one group.
-__device__ __forceinline__ void bulk_copy_commit_group() {
+__device__ __forceinline__ void bulk_commit_group() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 // Returns when all but the latest PENDING groups of this thread have read their shared memory, which may then
 // be overwritten. Their writes to global memory are complete when the grid ends.
 template <int PENDING>
-__device__ __forceinline__ void bulk_copy_wait_group_read() {
+__device__ __forceinline__ void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 

@@ -241,8 +241,8 @@ __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T
         bulk_copy_to_shared(part, x_ptr + begin, bytes, full);
         mbarrier_wait(full, 0);
         bulk_copy_to_global(y_ptr + begin, part, bytes);
-        bulk_copy_commit_group();
-        bulk_copy_wait_group_read<0>();  // when this block ends, its shared memory is the next block's
+        bulk_commit_group();
+        bulk_wait_group_read<0>();  // when this block ends, its shared memory is the next block's
     }
     const index_t n = packed + threadIdx.x;  // the elements after the last whole vector
     if (blockIdx.x == 0 && n < N) y_ptr[n] = x_ptr[n];

@@ -4,6 +4,7 @@
 // "setmaxnreg", "stmatrix", "wgmma".
 #pragma once
 
+#include "bulk.cuh"
 #include "common.cuh"
 #include "hopper.cuh"
 #include "wgmma_ptx.cuh"
@@ -69,17 +70,6 @@ __device__ __forceinline__ void tensor_copy_to_global(
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(to),
                  "r"(column), "r"(row), "r"(shared_address(from))
                  : "memory");
-}
-
-// Copies to global memory are waited for in groups, by the thread that started them.
-__device__ __forceinline__ void bulk_commit_group() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Returns when all but the latest PENDING groups have read their shared memory, which may then be
-// overwritten.
-template <int PENDING>
-__device__ __forceinline__ void bulk_wait_group_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 // ---- mbarriers of a cluster's blocks ---------------------------------------------------------------------

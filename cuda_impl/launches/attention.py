@@ -11,26 +11,12 @@ import torch
 
 from compare.arguments import check_queries
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    empty_like,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
-from cuda_impl.layouts import check_shared, check_tensor_cores, for_tma, readable
+from cuda_impl.buffers import Tensor, empty, empty_like, zeros
+from cuda_impl.launch import HALVES, HOPPER, Argument, Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.layouts import HEAD_SIZES, check_shared, check_tensor_cores, for_tma, readable
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, heads_map
 
-HEAD_SIZES = (64, 128)
+OP = "attention"
 MOST = (1 << 31) - (1 << 16)
 """Maximum Sq and Skv: positions, up to the end of the last tile, are 32-bit."""
 MOST_SCORES = 1 << 28  # 1 GB in fp32
@@ -44,8 +30,8 @@ class Attention(NamedTuple):
     k: Tensor
     v: Tensor
     causal: bool
-    o: Buffer
-    lse: Buffer
+    o: Tensor
+    lse: Tensor
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
@@ -60,7 +46,7 @@ class Attention(NamedTuple):
 
 
 def checked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Attention:
-    check_queries("attention", q, k, v, HEAD_SIZES)
+    check_queries(OP, q, k, v, HEAD_SIZES)
     (B, Sq, Hq, _), Skv = q.shape, k.shape[1]
     if max(Sq, Skv) > MOST:
         raise NotImplementedError(f"Sq={Sq}, Skv={Skv}: at most {MOST} of each")
@@ -73,6 +59,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Attention:
 def struct_of(heads: Iterable[Tensor], more: str, *values: float) -> np.void:
     """A struct for a kernel: the strides of ``x[B,S,H,D]``, then values in the format ``more``."""
     strides = [step for x in heads for step in x.stride()[:3]]
+    int32(*(value for value in values if isinstance(value, int)))
     packed = struct.pack(f"{len(strides)}q{more}", *strides, *values)
     return np.void(packed)
 
@@ -83,8 +70,8 @@ class Arguments(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    o: Buffer
-    lse: Buffer
+    o: Tensor
+    lse: Tensor
     problem: np.void
     """``Problem`` of kernels/attention/problem.cuh."""
 
@@ -100,7 +87,7 @@ SOFTMAX = Kernel(f"attention_softmax_kernel<{THREADS}>")
 VALUES = Kernel(f"attention_values_kernel<{{T}}, {{D}}, {THREADS}>", D=HEAD_SIZES)
 
 
-@variant("attention", "naive", kernels=[SCORES, SOFTMAX, VALUES], level="naive", algorithm="scores in memory")
+@variant(OP, "naive", kernels=[SCORES, SOFTMAX, VALUES], level="naive", algorithm="scores in memory")
 def naive(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
     """Three kernels: scores, their softmax, and the weighted sum of v."""
     a = checked(q, k, v, causal)
@@ -121,7 +108,7 @@ def naive(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
 ONLINE = Kernel("attention_online_kernel<{T}, {D}, 64, 32>", D=HEAD_SIZES)
 
 
-@variant("attention", "online", kernels=[ONLINE], level="tiled")
+@variant(OP, "online", kernels=[ONLINE], level="tiled")
 def online(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
     """One pass over the keys, without tensor cores."""
     a = checked(q, k, v, causal)
@@ -134,7 +121,7 @@ TENSOR_CORE = Kernel("attention_tensor_core_kernel<{T}, {D}, {BLOCK_N}>", HALVES
 
 
 @variant(
-    "attention",
+    OP,
     "tensor_core",
     kernels=[TENSOR_CORE, ONLINE],
     level="tensor_core",
@@ -226,7 +213,7 @@ WGMMA_TILE = {64: (64, 2), 128: (128, 2)}
 WGMMA = hopper_kernel("wgmma", WGMMA_TILE)
 
 
-@variant("attention", "wgmma", kernels=[WGMMA, ONLINE], level="hopper", requires="sm_90a", emulated=True)
+@variant(OP, "wgmma", kernels=[WGMMA, ONLINE], emulated=True, **HOPPER)
 def wgmma(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
     """TMA and wgmma; two warpgroups per block."""
     a = checked(q, k, v, causal)
@@ -241,15 +228,7 @@ TILES = {"BLOCK_N": (128, 192), "STAGES": (3, 4, 5)}
 SPECIALIZED = specialized_kernel("specialized", STAGES=4)
 
 
-@variant(
-    "attention",
-    "specialized",
-    kernels=[SPECIALIZED, ONLINE],
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable=TILES,
-)
+@variant(OP, "specialized", kernels=[SPECIALIZED, ONLINE], tunable=TILES, emulated=True, **HOPPER)
 def specialized(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 4
 ) -> Plan:
@@ -260,15 +239,7 @@ def specialized(
 OVERLAPPED = specialized_kernel("overlapped", STAGES=4)
 
 
-@variant(
-    "attention",
-    "overlapped",
-    kernels=[OVERLAPPED, ONLINE],
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable=TILES,
-)
+@variant(OP, "overlapped", kernels=[OVERLAPPED, ONLINE], tunable=TILES, emulated=True, **HOPPER)
 def overlapped(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 4) -> Plan:
     """Softmax of a tile runs while the previous tile's p @ v does."""
     return on_hopper(OVERLAPPED, checked(q, k, v, causal), BLOCK_N, STAGES)
@@ -277,15 +248,7 @@ def overlapped(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 
 PERSISTENT = specialized_kernel("persistent", STAGES=5)
 
 
-@variant(
-    "attention",
-    "persistent",
-    kernels=[PERSISTENT, ONLINE],
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable=TILES,
-)
+@variant(OP, "persistent", kernels=[PERSISTENT, ONLINE], tunable=TILES, emulated=True, **HOPPER)
 def persistent(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 5) -> Plan:
     """One block per multiprocessor; longest tiles first."""
     return on_hopper(PERSISTENT, checked(q, k, v, causal), BLOCK_N, STAGES, persistent=True)

@@ -11,26 +11,22 @@ import torch
 
 from compare.arguments import check_gradients
 from compare.device import multiprocessors
+from cuda_impl.buffers import Tensor, empty, empty_like, zeros, zeros_like
 from cuda_impl.launch import (
     HALVES,
+    HOPPER,
     Argument,
-    Buffer,
     Kernel,
     Launch,
     Offset,
     Plan,
-    Tensor,
     ceil_div,
-    empty,
-    empty_like,
     int32,
     int64,
     variant,
-    zeros,
-    zeros_like,
 )
-from cuda_impl.launches.attention import HEAD_SIZES, MOST, MOST_SCORES, WARPGROUP, struct_of
-from cuda_impl.layouts import check_shared, check_tensor_cores, contiguous, for_tma, readable
+from cuda_impl.launches.attention import MOST, MOST_SCORES, WARPGROUP, struct_of
+from cuda_impl.layouts import HEAD_SIZES, check_shared, check_tensor_cores, contiguous, for_tma, readable
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, heads_map
 
 OP = "attention_backward"
@@ -59,8 +55,8 @@ class Call(NamedTuple):
     o: Tensor
     lse: Tensor
     do: Tensor
-    gradients: tuple[Buffer, Buffer, Buffer]
-    delta: Buffer
+    gradients: tuple[Tensor, Tensor, Tensor]
+    delta: Tensor
     """Followed by lse2, of as many rows."""
     problem: np.void
     """``Problem`` of kernels/attention_backward/rows.cuh."""
@@ -209,15 +205,7 @@ def fused(
 WGMMA, PLACE = kernel_of("wgmma"), kernel_of("place")
 
 
-@variant(
-    OP,
-    "wgmma",
-    kernels=[DELTA, WGMMA, PLACE],
-    level="hopper",
-    requires="sm_90a",
-    deterministic=False,
-    emulated=True,
-)
+@variant(OP, "wgmma", kernels=[DELTA, WGMMA, PLACE], deterministic=False, emulated=True, **HOPPER)
 def wgmma(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, *, causal: bool = False
 ) -> Plan:
@@ -248,13 +236,7 @@ TRANSPOSE = kernel_of("transpose", ", {rows}", rows=lambda T, D: [ROWS[D]])
 
 
 @variant(
-    OP,
-    "overlapped",
-    kernels=[PREPARE, OVERLAPPED, TRANSPOSE],
-    level="hopper",
-    requires="sm_90a",
-    deterministic=False,
-    emulated=True,
+    OP, "overlapped", kernels=[PREPARE, OVERLAPPED, TRANSPOSE], deterministic=False, emulated=True, **HOPPER
 )
 def overlapped(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, *, causal: bool = False
@@ -272,7 +254,8 @@ def overlapped(
     dq_sum = empty((sums + 1,), torch.float32, q.device)
     taken = Offset(dq_sum, sums * 4)  # of 4 bytes; an integer there
     of_rows = (call.o, call.do, call.lse, delta, lse2, dq_sum, taken, *int64(call.rows), call.problem)
-    of_tiles: tuple[Argument, ...] = (
+    tiles = (
+        *call.maps(rows),
         lse2,
         delta,
         dq_sum,
@@ -287,6 +270,6 @@ def overlapped(
     return Plan(
         call.gradients,
         Launch(PREPARE(q.dtype, D=D), ceil_div(sums // 8, THREADS), THREADS, of_rows),
-        Launch(run, blocks, 3 * WARPGROUP, (*call.maps(rows), *of_tiles), shared_bytes),
+        Launch(run, blocks, 3 * WARPGROUP, tiles, shared_bytes),
         Launch(transpose, call.rows // rows * 2, WARPGROUP, (dq_sum, dq, call.problem)),
     )

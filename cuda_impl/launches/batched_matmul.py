@@ -5,28 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compare.arguments import check_batched_squares
-from compare.device import multiprocessors, shared_bytes_of_a_block
-from cuda_impl.launch import (
-    HALVES,
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty_like,
-    int32,
-    int64,
-    variant,
-)
-from cuda_impl.launches.matmul import BOOLS
-from cuda_impl.layouts import check_tensor_cores, vector
+from compare.device import multiprocessors
+from cuda_impl.buffers import Tensor, empty_like
+from cuda_impl.launch import HALVES, Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launches.matmul import LAYOUTS
+from cuda_impl.layouts import BOOLS, check_shared, check_tensor_cores, vector
 
 LARGEST = 128
 """Maximum N: a block holds whole matrices."""
 
 
-def checked(a: Tensor, b: Tensor) -> tuple[int, int, Buffer]:
+def checked(a: Tensor, b: Tensor) -> tuple[int, int, Tensor]:
     """B, N and an uninitialised c."""
     check_batched_squares("batched_matmul", a, b)
     return a.size(0), a.size(1), empty_like(a)
@@ -53,17 +42,6 @@ def threads_of(MATRICES: int, BLOCK_N: int) -> int:
             f"at most {MOST_THREADS}; take MATRICES={MOST_THREADS // (BLOCK_N * 2)} or fewer"
         )
     return threads
-
-
-def check_shared(a: Tensor, shared_bytes: int) -> int:
-    """``shared_bytes``; raises NotImplementedError if a block needs more than this GPU allows."""
-    most = shared_bytes_of_a_block(a.device)
-    if shared_bytes > most:
-        raise NotImplementedError(
-            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; fewer "
-            "or smaller matrices a block take less, and torch.eager takes any"
-        )
-    return shared_bytes
 
 
 def is_packed(x: Tensor, by_rows: bool = True) -> bool:
@@ -109,7 +87,7 @@ def tiled(a: Tensor, b: Tensor, *, ROWS: int = 4) -> Plan:
     side = rounded(N, ROWS)
     each = side // ROWS * side // 4  # threads per matrix
     matrices = max(128 // each, 1)  # 128 threads, at least one matrix
-    shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4)
+    shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4, f"N={N}")
     run = TILED(a.dtype, PACKED=is_packed(a) and is_packed(b), ROWS=ROWS)
     args = (a, b, c, *int64(B), *int32(N, matrices), *int64(*a.stride(), *b.stride()))
     return Plan(c, Launch(run, ceil_div(B, matrices), matrices * each, args, shared_bytes))
@@ -127,11 +105,7 @@ def group_bytes(MATRICES: int, BLOCK_N: int) -> int:
 
 TILES = [(BLOCK_N, matrices_of(BLOCK_N)) for BLOCK_N in range(16, LARGEST + 1, 16)]
 TENSOR_CORE = Kernel(
-    "batched_matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>",
-    HALVES,
-    A_BY_ROWS=BOOLS,
-    B_BY_ROWS=BOOLS,
-    TILE=TILES,
+    "batched_matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>", HALVES, **LAYOUTS, TILE=TILES
 )
 ANY_LAYOUT = Kernel("batched_matmul_any_layout_kernel<{T}, {TILE}>", HALVES, TILE=TILES)
 
@@ -150,7 +124,7 @@ def tensor_core(a: Tensor, b: Tensor, *, MATRICES: int = 0) -> Plan:
     BLOCK_N = rounded(N, 16)
     MATRICES = MATRICES or matrices_of(BLOCK_N)
     threads = threads_of(MATRICES, BLOCK_N)
-    shared_bytes = check_shared(a, group_bytes(MATRICES, BLOCK_N))
+    shared_bytes = check_shared(a, group_bytes(MATRICES, BLOCK_N), f"N={N}, MATRICES={MATRICES}")
     of, TILE = lie(a, b), (BLOCK_N, MATRICES)
     run = ANY_LAYOUT(a.dtype, TILE=TILE)
     if of.PACKED:
@@ -168,8 +142,7 @@ def blocks_of(MATRICES: int, BLOCK_N: int, STAGES: int) -> int:
 PIPELINED = Kernel(
     "batched_matmul_pipelined_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>",
     HALVES,
-    A_BY_ROWS=BOOLS,
-    B_BY_ROWS=BOOLS,
+    **LAYOUTS,
     TILE=[(BLOCK_N, MATRICES, 3, blocks_of(MATRICES, BLOCK_N, 3)) for BLOCK_N, MATRICES in TILES],
 )
 
@@ -191,7 +164,8 @@ def pipelined(a: Tensor, b: Tensor, *, MATRICES: int = 0, STAGES: int = 3) -> Pl
     MATRICES = MATRICES or matrices_of(BLOCK_N)
     threads = threads_of(MATRICES, BLOCK_N)
     BLOCKS = blocks_of(MATRICES, BLOCK_N, STAGES)
-    shared_bytes = check_shared(a, STAGES * group_bytes(MATRICES, BLOCK_N))
+    sizes = f"N={N}, MATRICES={MATRICES}, STAGES={STAGES}"
+    shared_bytes = check_shared(a, STAGES * group_bytes(MATRICES, BLOCK_N), sizes)
     TILE = (BLOCK_N, MATRICES, STAGES, BLOCKS)
     run = PIPELINED(a.dtype, A_BY_ROWS=of.A_BY_ROWS, B_BY_ROWS=of.B_BY_ROWS, TILE=TILE)
     args = (a, b, c, *int64(B), *int32(N), *int64(*a.stride(), *b.stride()))

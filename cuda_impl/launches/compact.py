@@ -6,7 +6,8 @@ import torch
 
 from compare.arguments import check_same
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty_like, int32, int64, variant, zeros
+from cuda_impl.buffers import Tensor, empty_like, zeros
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 
 COUNT = Kernel("compact_count_kernel<{T}, 16, 256>")
 SCAN = Kernel("compact_scan_kernel<1024>")

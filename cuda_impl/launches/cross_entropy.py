@@ -6,20 +6,8 @@ import torch
 
 from compare.arguments import check_targets
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    Argument,
-    Kernel,
-    Launch,
-    Offset,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
+from cuda_impl.buffers import Tensor, empty, zeros
+from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import contiguous_rows, vector
 
 PACKS, THREADS = 8, 256

@@ -13,26 +13,11 @@ import torch
 
 from compare.arguments import check_pages
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Buffer,
-    Kernel,
-    Launch,
-    Offset,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    empty_like,
-    int32,
-    int64,
-    variant,
-)
-from cuda_impl.layouts import check_shared, check_tensor_cores, contiguous, readable
+from cuda_impl.buffers import Tensor, empty, empty_like
+from cuda_impl.launch import HALVES, Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
+from cuda_impl.layouts import HEAD_SIZES, check_shared, check_tensor_cores, contiguous, readable
 
 OP = "decode_attention"
-HEAD_SIZES = (64, 128)
 HEADS, TOKENS, WARPS = 16, 16, 4
 THREADS, BLOCK_N = WARPS * 32, WARPS * TOKENS
 STATIC_BYTES = 2 * WARPS * HEADS * 4
@@ -47,7 +32,7 @@ class Decoding(NamedTuple):
     v: Tensor
     table: Tensor
     lengths: Tensor
-    o: Buffer
+    o: Tensor
 
     @property
     def groups(self) -> int:
@@ -72,10 +57,20 @@ class Decoding(NamedTuple):
         return (*self[:5], *outputs, *int32(*counts), scale_log2, *int64(*strides))
 
 
+MOST_TOKENS = (1 << 31) - (1 << 20)
+"""Of a sequence: positions, up to the end of the last split, are 32-bit."""
+
+
 def checked(*arguments: Tensor, alignment: int = 1) -> Decoding:
-    """The call, with heads aligned to so many elements."""
+    """The call, with heads aligned to so many elements.
+
+    Raises:
+        NotImplementedError: a sequence's pages may hold too many tokens.
+    """
     check_pages(OP, *arguments)
     q, k, v, table, lengths = arguments
+    if (tokens := table.shape[1] * k.shape[1]) > MOST_TOKENS:
+        raise NotImplementedError(f"{tokens} tokens of a sequence: at most {MOST_TOKENS}")
     o = empty_like(q)
     q, k, v = (readable(x, alignment) for x in (q, k, v))
     return Decoding(q, k, v, contiguous(table), contiguous(lengths), o)

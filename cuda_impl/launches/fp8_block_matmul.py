@@ -5,30 +5,23 @@ from __future__ import annotations
 
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Plan, Tensor, ceil_div, variant
-from cuda_impl.launches.scaled_matmul import (
-    BLOCK_K,
-    BOOLS,
-    PROMOTED_TILES,
-    Product,
-    Tile,
-    by_tma,
-    product,
-    tile_for,
-)
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import HOPPER, Kernel, Plan, ceil_div, variant
+from cuda_impl.launches.scaled_matmul import BLOCK_K, PROMOTED_TILES, Product, Tile, by_tma, product, tile_for
+from cuda_impl.layouts import BOOLS
+
+OP = "fp8_block_matmul"
 
 
 def checked(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Product:
-    check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
+    check_block_product(OP, a, b, scale_a, scale_b)
     return product(a, b, scale_a, scale_b, ceil_div(a.shape[1], BLOCK_K))
 
 
 SPECIALIZED = Kernel("fp8_block_matmul_specialized_kernel<{TILE}>", TILE=PROMOTED_TILES)
 
 
-@variant(
-    "fp8_block_matmul", "specialized", kernels=[SPECIALIZED], level="hopper", requires="sm_90a", emulated=True
-)
+@variant(OP, "specialized", kernels=[SPECIALIZED], emulated=True, **HOPPER)
 def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """A producer and two consumer warpgroups; one block per tile."""
     p = checked(a, b, scale_a, scale_b)
@@ -39,9 +32,7 @@ def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
 PERSISTENT = Kernel("fp8_block_matmul_persistent_kernel<{TILE}>", TILE=PROMOTED_TILES)
 
 
-@variant(
-    "fp8_block_matmul", "persistent", kernels=[PERSISTENT], level="hopper", requires="sm_90a", emulated=True
-)
+@variant(OP, "persistent", kernels=[PERSISTENT], emulated=True, **HOPPER)
 def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One block per multiprocessor; the producer prefetches the next tile."""
     p, processors = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
@@ -49,31 +40,28 @@ def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     return by_tma(PERSISTENT(TILE=tile), p, tile, processors)
 
 
-def chosen(p: Product, processors: int, BLOCK_N: int, WAVES: int) -> Tile:
-    """The tile of these sizes: `tile_for`'s where one is 0."""
-    if not (BLOCK_N and WAVES):
-        return tile_for(PROMOTED_TILES, p.M, p.N, processors)
-    return next((tile for tile in PROMOTED_TILES if tile[:2] == (BLOCK_N, WAVES)), Tile(BLOCK_N, WAVES, 4))
+def grouped_kernel(name: str) -> Kernel:
+    template = f"{OP}_{name}_kernel<{{TILE}}, {{GROUP_M}}, {{ALIGNED}}>"
+    return Kernel(template, TILE=PROMOTED_TILES, GROUP_M=[8], ALIGNED=BOOLS)
+
+
+def by_groups(
+    run: Kernel, p: Product, blocks: int, BLOCK_N: int, WAVES: int, GROUP_M: int, cluster: tuple[int, int]
+) -> Plan:
+    """Persistent, in grouped tile order; TMA stores c.  `tile_for` chooses sizes of 0."""
+    tile = tile_for(PROMOTED_TILES, p.M, p.N, multiprocessors(p.a.device))
+    if BLOCK_N and WAVES:
+        fixed = (each for each in PROMOTED_TILES if each[:2] == (BLOCK_N, WAVES))
+        tile = next(fixed, Tile(BLOCK_N, WAVES, 4))
+    instance = run(TILE=tile, GROUP_M=GROUP_M, ALIGNED=p.aligned)
+    return by_tma(instance, p, tile, blocks, stores=True, cluster=cluster)
 
 
 TUNABLE = {"BLOCK_N": (64, 128), "WAVES": (1, 2), "GROUP_M": (4, 8, 16)}
-PREFETCHED = Kernel(
-    "fp8_block_matmul_prefetched_kernel<{TILE}, {GROUP_M}, {ALIGNED}>",
-    TILE=PROMOTED_TILES,
-    GROUP_M=[8],
-    ALIGNED=BOOLS,
-)
+PREFETCHED = grouped_kernel("prefetched")
 
 
-@variant(
-    "fp8_block_matmul",
-    "prefetched",
-    kernels=[PREFETCHED],
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable=TUNABLE,
-)
+@variant(OP, "prefetched", kernels=[PREFETCHED], emulated=True, tunable=TUNABLE, **HOPPER)
 def prefetched(
     a: Tensor,
     b: Tensor,
@@ -85,28 +73,14 @@ def prefetched(
     GROUP_M: int = 8,
 ) -> Plan:
     """Scales are loaded four blocks of K ahead; TMA stores c."""
-    p, processors = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
-    tile = chosen(p, processors, BLOCK_N, WAVES)
-    run = PREFETCHED(TILE=tile, GROUP_M=GROUP_M, ALIGNED=p.aligned)
-    return by_tma(run, p, tile, processors, stores=True)
+    p, blocks = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
+    return by_groups(PREFETCHED, p, blocks, BLOCK_N, WAVES, GROUP_M, cluster=(1, 1))
 
 
-MULTICAST = Kernel(
-    "fp8_block_matmul_multicast_kernel<{TILE}, {GROUP_M}, {ALIGNED}>",
-    TILE=PROMOTED_TILES,
-    GROUP_M=[8],
-    ALIGNED=BOOLS,
-)
+MULTICAST = grouped_kernel("multicast")
 
 
-@variant(
-    "fp8_block_matmul",
-    "multicast",
-    kernels=[MULTICAST],
-    level="hopper",
-    requires="sm_90a",
-    tunable=TUNABLE,
-)
+@variant(OP, "multicast", kernels=[MULTICAST], tunable=TUNABLE, **HOPPER)
 def multicast(
     a: Tensor,
     b: Tensor,
@@ -118,7 +92,5 @@ def multicast(
     GROUP_M: int = 8,
 ) -> Plan:
     """TMA multicast: the two blocks of a cluster share their loads of a."""
-    p, processors = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
-    tile = chosen(p, processors, BLOCK_N, WAVES)
-    run = MULTICAST(TILE=tile, GROUP_M=GROUP_M, ALIGNED=p.aligned)
-    return by_tma(run, p, tile, processors // 2 * 2, stores=True, cluster=(1, 2))
+    p, blocks = checked(a, b, scale_a, scale_b), multiprocessors(a.device) // 2 * 2
+    return by_groups(MULTICAST, p, blocks, BLOCK_N, WAVES, GROUP_M, cluster=(1, 2))

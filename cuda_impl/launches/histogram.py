@@ -6,7 +6,8 @@ import torch
 
 from compare.arguments import check_bytes
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, int32, int64, variant, zeros
+from cuda_impl.buffers import Tensor, zeros
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 
 BINS, COPIES = 256, 64
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 
 import torch
 
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, int64, variant
+from cuda_impl.buffers import Tensor, copied
+from cuda_impl.launch import HOPPER, Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.launches import scaled_matmul
-from cuda_impl.launches.scaled_matmul import ARGUMENTS, BOOLS, Product
-from cuda_impl.layouts import padded
+from cuda_impl.launches.scaled_matmul import Product
+from cuda_impl.layouts import check_products, padded
 
-MOST_PRODUCTS = 1 << 37
+OP = "int8_matmul"
 
 
 def product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Product:
-    return scaled_matmul.checked("int8_matmul", torch.int8, a, b, scale_a, scale_b)
+    return scaled_matmul.checked(OP, torch.int8, a, b, scale_a, scale_b)
 
 
 NAIVE = Kernel("int8_matmul_naive_kernel<256>")
 
 
-@variant("int8_matmul", "naive", kernels=[NAIVE], level="naive", accumulator="int32")
+@variant(OP, "naive", kernels=[NAIVE], level="naive", accumulator="int32")
 def naive(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One element per thread; dp4a."""
     p = product(a, b, scale_a, scale_b)
-    products = p.M * p.N * p.K
-    if products > MOST_PRODUCTS:
-        raise NotImplementedError(f"M*N*K={products}: it would take seconds, at most {MOST_PRODUCTS}")
+    check_products(p.M, p.N, p.K)
     a, b = padded(a), padded(b)
     args = (a, b, *p.scales, p.c, *int64(p.M, p.N, p.K, a.stride(0), b.stride(0)))
     return Plan(p.c, Launch(NAIVE(), ceil_div(p.M, 256 // 32) * ceil_div(p.N, 32), 256, args))
@@ -42,7 +41,7 @@ def whole_pairs(x: Tensor) -> Tensor:
 TENSOR_CORE = Kernel("int8_matmul_tensor_core_kernel<128, 128, 32, 2, 2, 4>")
 
 
-@variant("int8_matmul", "tensor_core", kernels=[TENSOR_CORE], level="tensor_core", accumulator="int32")
+@variant(OP, "tensor_core", kernels=[TENSOR_CORE], level="tensor_core", accumulator="int32")
 def tensor_core(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One tile per warp, on tensor cores."""
     p = product(a, b, scale_a, scale_b)
@@ -54,63 +53,29 @@ def tensor_core(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     return Plan(p.c, Launch(TENSOR_CORE(), blocks, WARPS * 32, (a, b, *p.scales, p.c, *sizes), shared_bytes))
 
 
-WGMMA = Kernel("scaled_matmul_wgmma_kernel<int, 3>")
+WGMMA, SPECIALIZED, PERSISTENT, MULTICAST = scaled_matmul.kernels_of("int")
+INT8 = {**HOPPER, "accumulator": "int32"}
 
 
-@variant(
-    "int8_matmul",
-    "wgmma",
-    kernels=[WGMMA],
-    level="hopper",
-    requires="sm_90a",
-    accumulator="int32",
-    emulated=True,
-)
+@variant(OP, "wgmma", kernels=[WGMMA], emulated=True, **INT8)
 def wgmma(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One tile per warpgroup, fetched by TMA."""
     return scaled_matmul.wgmma(WGMMA, product(a, b, scale_a, scale_b))
 
 
-SPECIALIZED = Kernel("scaled_matmul_specialized_kernel<int, {TILE}>", TILE=ARGUMENTS)
-
-
-@variant(
-    "int8_matmul",
-    "specialized",
-    kernels=[SPECIALIZED],
-    level="hopper",
-    requires="sm_90a",
-    accumulator="int32",
-    emulated=True,
-)
+@variant(OP, "specialized", kernels=[SPECIALIZED], emulated=True, **INT8)
 def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One producer warp, eight consumer warps."""
     return scaled_matmul.specialized(SPECIALIZED, product(a, b, scale_a, scale_b))
 
 
-PERSISTENT = Kernel("scaled_matmul_persistent_kernel<int, {TILE}, {ALIGNED}>", TILE=ARGUMENTS, ALIGNED=BOOLS)
-
-
-@variant(
-    "int8_matmul",
-    "persistent",
-    kernels=[PERSISTENT],
-    level="hopper",
-    requires="sm_90a",
-    accumulator="int32",
-    emulated=True,
-)
+@variant(OP, "persistent", kernels=[PERSISTENT], emulated=True, **INT8)
 def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One block per multiprocessor, round-robin tile scheduling; TMA stores c."""
     return scaled_matmul.persistent(PERSISTENT, product(a, b, scale_a, scale_b))
 
 
-MULTICAST = Kernel("scaled_matmul_multicast_kernel<int, {TILE}, {ALIGNED}>", TILE=ARGUMENTS, ALIGNED=BOOLS)
-
-
-@variant(
-    "int8_matmul", "multicast", kernels=[MULTICAST], level="hopper", requires="sm_90a", accumulator="int32"
-)
+@variant(OP, "multicast", kernels=[MULTICAST], **INT8)
 def multicast(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """TMA multicast: two blocks share their loads of b."""
     return scaled_matmul.multicast(MULTICAST, product(a, b, scale_a, scale_b))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cuda_impl.launch import Plan, Tensor, variant
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import Plan, variant
 from cuda_impl.launches import norm
 
 OP, EPS = "layer_norm", 1e-5

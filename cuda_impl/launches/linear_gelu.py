@@ -3,80 +3,69 @@
 from __future__ import annotations
 
 from compare.arguments import check_linear
-from cuda_impl.launch import HALVES, Kernel, Launch, Plan, Tensor, ceil_div, empty, int64, variant
+from cuda_impl.buffers import Tensor
+from cuda_impl.launch import HALVES, HOPPER, Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.launches.matmul import (
     LAYOUTS,
     TILES,
     Product,
+    Tile,
+    by_tensor_cores,
     by_tma_store,
-    check_sizes,
-    operands,
+    check_terms,
+    product,
     tma_kernel,
     tma_store,
 )
 from cuda_impl.layouts import VECS, check_tensor_cores, packed, vector
+from cuda_impl.tensor_maps import check_coordinates
+
+OP = "linear_gelu"
 
 
 def checked(x: Tensor, w: Tensor, bias: Tensor) -> Product:
     """The sizes, and an uninitialised y."""
-    check_linear("linear_gelu", x, w, bias)
+    check_linear(OP, x, w, bias)
     check_tensor_cores(x)
-    (M, K), N = x.shape, w.shape[1]
-    return Product(M, N, K, empty((M, N), x.dtype, x.device))
+    return product(x, w)
 
 
 TENSOR_CORE = Kernel(
-    "linear_gelu_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, 128, 128, 32, 2, 2, 4, 2>",
-    HALVES,
-    **LAYOUTS,
+    "linear_gelu_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>", HALVES, **LAYOUTS, TILE=[Tile()]
 )
 
 
-@variant("linear_gelu", "tensor_core", kernels=[TENSOR_CORE], level="tensor_core")
+@variant(OP, "tensor_core", kernels=[TENSOR_CORE], level="tensor_core")
 def tensor_core(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     """matmul's kernel with bias and GELU as its epilogue, in registers."""
-    M, N, K, y = checked(x, w, bias)
-    of = operands(x, w)
-    BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES = 128, 128, 32, 4, 4
-    args = (of.a, of.b, packed(bias), y, *int64(M, N, K, of.lda, of.ldb))
-    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
-    shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2
-    return Plan(y, Launch(TENSOR_CORE(x.dtype, **of.layouts), blocks, WARPS * 32, args, shared_bytes))
+    *_, K, y = checked(x, w, bias)
+    check_terms(K)
+    return by_tensor_cores(TENSOR_CORE, x, w, y, Tile(), packed(bias))
 
 
 UNFUSED = Kernel("linear_gelu_unfused_kernel<{T}, {VEC}, 256>", HALVES, VEC=VECS)
 
 
 @variant(
-    "linear_gelu",
-    "unfused",
-    kernels=[UNFUSED, *tma_store.kernels],
-    level="hopper",
-    algorithm="matmul, then bias and GELU",
-    requires="sm_90a",
+    OP, "unfused", kernels=[UNFUSED, *tma_store.kernels], algorithm="matmul, then bias and GELU", **HOPPER
 )
 def unfused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     """matmul's tma_store, then bias and GELU in a separate kernel."""
     M, N, *_ = checked(x, w, bias)
-    product = tma_store.plan(x, w)
-    y = product.result
+    matmul = tma_store.plan(x, w)
+    y = matmul.result
     assert not isinstance(y, tuple)
     VEC = vector(x) if N % vector(x) == 0 else 1
     args = (packed(bias), y, *int64(M, N))
     epilogue = Launch(UNFUSED(x.dtype, VEC=VEC), ceil_div(M * N // VEC, 256), 256, args)
-    return Plan(y, *product.launches, epilogue)
+    return Plan(y, *matmul.launches, epilogue)
 
 
-FUSED = tma_kernel("linear_gelu_fused_kernel", "linear_gelu", TILE=TILES)
+FUSED = tma_kernel("linear_gelu_fused_kernel", OP, TILE=TILES)
 
 
 @variant(
-    "linear_gelu",
-    "fused",
-    kernels=[FUSED, TENSOR_CORE],
-    level="hopper",
-    algorithm="matmul with bias and GELU in its epilogue",
-    requires="sm_90a",
+    OP, "fused", kernels=[FUSED, TENSOR_CORE], algorithm="matmul with bias and GELU in its epilogue", **HOPPER
 )
 def fused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     """matmul's tma_store with bias and GELU as its epilogue, in registers.
@@ -84,7 +73,7 @@ def fused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     Falls back to tensor_core where TMA cannot be used: rows of y that are not 16-byte aligned, or K = 0.
     """
     M, N, K, y = checked(x, w, bias)
-    check_sizes(M, N, K)
+    check_coordinates(M=M, N=N, K=K)
     if K == 0 or N % vector(x) != 0:
         return tensor_core.plan(x, w, bias)
     return by_tma_store(FUSED, x, w, y, (packed(bias),))

@@ -8,22 +8,10 @@ import torch
 
 from compare.arguments import check_product
 from compare.device import arch, capability, multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Argument,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
-from cuda_impl.layouts import aligned, check_tensor_cores
-from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
+from cuda_impl.buffers import Tensor, empty, zeros_like
+from cuda_impl.launch import HALVES, HOPPER, Argument, Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.layouts import BOOLS, aligned, check_products, check_tensor_cores
+from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, check_coordinates, matrix_map
 
 
 class Product(NamedTuple):
@@ -33,23 +21,25 @@ class Product(NamedTuple):
     c: Tensor
 
 
-def checked(a: Tensor, b: Tensor) -> Product:
+def product(a: Tensor, b: Tensor) -> Product:
     """The sizes, and an uninitialised c."""
-    check_product("matmul", a, b)
     (M, K), N = a.shape, b.shape[1]
     return Product(M, N, K, empty((M, N), a.dtype, a.device))
 
 
-# --------------------------------------------------------------------------- any strides, element by element
+def checked(a: Tensor, b: Tensor) -> Product:
+    check_product("matmul", a, b)
+    return product(a, b)
 
-MOST_PRODUCTS = 1 << 37
+
+# --------------------------------------------------------------------------- any strides, element by element
 
 
 def by_elements(run: Kernel, a: Tensor, b: Tensor, BLOCK_M: int, BLOCK_N: int, THREADS: int) -> Plan:
     """Tiles of BLOCK_M x BLOCK_N elements, for any strides."""
     M, N, K, c = checked(a, b)
-    if THREADS >= BLOCK_M * BLOCK_N and M * N * K > MOST_PRODUCTS:  # an element per thread
-        raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
+    if THREADS >= BLOCK_M * BLOCK_N:  # an element per thread
+        check_products(M, N, K)
     args = (a, b, c, *int64(M, N, K, *a.stride(), *b.stride()))
     return Plan(c, Launch(run(a.dtype), ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N), THREADS, args))
 
@@ -92,8 +82,6 @@ def blocktile(a: Tensor, b: Tensor) -> Plan:
 
 # --------------------------------------------------------------------------- 16-byte vectorized access
 
-BOOLS = (True, False)
-
 
 class Operands(NamedTuple):
     """Two matrices as `aligned` gives them."""
@@ -129,6 +117,15 @@ def vectorized(a: Tensor, b: Tensor) -> Plan:
     return Plan(c, Launch(run, ceil_div(M, 128) * ceil_div(N, 128), 128 * 128 // (8 * 8), args))
 
 
+MOST_TERMS = (1 << 31) - 1
+
+
+def check_terms(K: int) -> None:
+    """Raise NotImplementedError where the terms left for a block's copies take more than 32 bits."""
+    if K > MOST_TERMS:
+        raise NotImplementedError(f"K={K}: at most {MOST_TERMS}, counted in 32 bits; torch.eager takes any")
+
+
 def cp_async_kernel(variant: str, tile: str) -> Kernel:
     template = "<{A_BY_ROWS}, {B_BY_ROWS}, 128, " + tile + ", {STAGES}>"
     return Kernel(f"matmul_{variant}_kernel{template}", [torch.float32], **LAYOUTS, STAGES=(2, 3))
@@ -139,6 +136,7 @@ def with_cp_async(run: Kernel, a: Tensor, b: Tensor, BLOCK_N: int, THREAD_N: int
     M, N, K, c = checked(a, b)
     if a.dtype is not torch.float32:
         raise NotImplementedError("16-bit elements: cp.async cannot transpose less than 4 bytes")
+    check_terms(K)
     of = operands(a, b)
     BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
     name = arch(a.device)
@@ -173,11 +171,31 @@ def warps_across(BLOCK_M: int, BLOCK_N: int, WARPS: int) -> int:
     return min(across, key=lambda WARPS_N: abs(BLOCK_M * WARPS_N * WARPS_N - BLOCK_N * WARPS))
 
 
+class Tile(NamedTuple):
+    """Of `by_tensor_cores`: template arguments."""
+
+    BLOCK_M: int = 128
+    BLOCK_N: int = 128
+    BLOCK_K: int = 32
+    WARPS_M: int = 2
+    WARPS_N: int = 2
+    STAGES: int = 4
+    BLOCKS: int = 2
+    """Per multiprocessor, by registers."""
+
+
+def by_tensor_cores(run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: Tile, *more: Tensor) -> Plan:
+    """One tile per warp, prefetched by cp.async; ``more``: arguments before c."""
+    (M, K), N, of = a.shape, b.shape[1], operands(a, b)
+    args = (of.a, of.b, *more, c, *int64(M, N, K, of.lda, of.ldb))
+    blocks = ceil_div(M, TILE.BLOCK_M) * ceil_div(N, TILE.BLOCK_N)
+    shared_bytes = TILE.STAGES * (TILE.BLOCK_M + TILE.BLOCK_N) * TILE.BLOCK_K * 2
+    instance = run(a.dtype, **of.layouts, TILE=TILE)
+    return Plan(c, Launch(instance, blocks, TILE.WARPS_M * TILE.WARPS_N * 32, args, shared_bytes))
+
+
 TENSOR_CORE = Kernel(
-    "matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>",
-    HALVES,
-    **LAYOUTS,
-    TILE=[(128, 128, 32, 2, 2, 4, 2)],
+    "matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>", HALVES, **LAYOUTS, TILE=[Tile()]
 )
 
 
@@ -207,18 +225,13 @@ def tensor_core(
     STAGES: int = 4,
 ) -> Plan:
     """One tile per warp, on tensor cores."""
-    M, N, K, c = checked(a, b)
+    *_, K, c = checked(a, b)
     check_tensor_cores(a)
-    of = operands(a, b)
+    check_terms(K)
     WARPS_N = warps_across(BLOCK_M, BLOCK_N, WARPS)
-    WARPS_M = WARPS // WARPS_N
-    BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1  # per multiprocessor, by registers
-    TILE = (BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS)
-    args = (of.a, of.b, c, *int64(M, N, K, of.lda, of.ldb))
-    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
-    shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2
-    run = TENSOR_CORE(a.dtype, **of.layouts, TILE=TILE)
-    return Plan(c, Launch(run, blocks, WARPS_M * WARPS_N * 32, args, shared_bytes))
+    BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1
+    TILE = Tile(BLOCK_M, BLOCK_N, BLOCK_K, WARPS // WARPS_N, WARPS_N, STAGES, BLOCKS)
+    return by_tensor_cores(TENSOR_CORE, a, b, c, TILE)
 
 
 # --------------------------------------------------------------------------- Hopper's own units
@@ -228,8 +241,6 @@ PIECE = 64
 WARPGROUP = 128
 CONSUMERS = 2
 THREADS = (1 + CONSUMERS) * WARPGROUP
-MOST = (1 << 31) - 512
-"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 def checked_for_tma(a: Tensor, b: Tensor) -> Product:
@@ -238,15 +249,10 @@ def checked_for_tma(a: Tensor, b: Tensor) -> Product:
     Raises:
         NotImplementedError: tensor cores or TMA do not support these.
     """
-    product = checked(a, b)
+    p = checked(a, b)
     check_tensor_cores(a)
-    check_sizes(product.M, product.N, product.K)
-    return product if product.K else product._replace(c=zeros(product.c.shape, a.dtype, a.device))
-
-
-def check_sizes(M: int, N: int, K: int) -> None:
-    if max(M, N, K) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    check_coordinates(M=p.M, N=p.N, K=p.K)
+    return p if p.K else p._replace(c=zeros_like(p.c))
 
 
 def maps_of(of: Operands, BLOCK_M: int, BLOCK_N: int) -> tuple[Argument, Argument]:
@@ -270,7 +276,7 @@ def tma_kernel(name: str, source: str = "matmul", **tile: Any) -> Kernel:
 WGMMA = tma_kernel("matmul_wgmma_kernel", STAGES=[3])
 
 
-@variant("matmul", "wgmma", kernels=[WGMMA], level="hopper", requires="sm_90a")
+@variant("matmul", "wgmma", kernels=[WGMMA], **HOPPER)
 def wgmma(a: Tensor, b: Tensor) -> Plan:
     """One tile per warpgroup, fetched by TMA."""
     M, N, K, c = checked_for_tma(a, b)
@@ -322,21 +328,16 @@ def by_producer(
 SPECIALIZED = tma_kernel("matmul_specialized_kernel", BLOCK_N=[256], STAGES=[4])
 
 
-@variant(
-    "matmul",
-    "specialized",
-    kernels=[SPECIALIZED],
-    level="hopper",
-    requires="sm_90a",
-    tunable={
-        "BLOCK_M": (128,),
-        "BLOCK_N": (64, 128, 192, 256),
-        "BLOCK_K": (64,),
-        "WARPS": (8,),
-        "STAGES": (2, 3, 4),
-    },
-    matches="triton.autotuned",
-)
+SIZES = {
+    "BLOCK_M": (128,),
+    "BLOCK_N": (64, 128, 192, 256),
+    "BLOCK_K": (64,),
+    "WARPS": (8,),
+    "STAGES": (2, 3, 4),
+}
+
+
+@variant("matmul", "specialized", kernels=[SPECIALIZED], tunable=SIZES, matches="triton.autotuned", **HOPPER)
 def specialized(a: Tensor, b: Tensor, *, BLOCK_N: int = 256, STAGES: int = 4) -> Plan:
     """One producer warp, eight consumer warps."""
     return by_producer(SPECIALIZED, a, b, persistent=False, BLOCK_N=BLOCK_N, STAGES=STAGES)
@@ -345,14 +346,7 @@ def specialized(a: Tensor, b: Tensor, *, BLOCK_N: int = 256, STAGES: int = 4) ->
 PERSISTENT = tma_kernel("matmul_persistent_kernel", BLOCK_N=[256], STAGES=[4])
 
 
-@variant(
-    "matmul",
-    "persistent",
-    kernels=[PERSISTENT],
-    level="hopper",
-    algorithm="tiles by persistent blocks",
-    requires="sm_90a",
-)
+@variant("matmul", "persistent", kernels=[PERSISTENT], algorithm="tiles by persistent blocks", **HOPPER)
 def persistent(a: Tensor, b: Tensor) -> Plan:
     """Persistent: one block per multiprocessor, round-robin tile scheduling."""
     return by_producer(PERSISTENT, a, b, persistent=True)
@@ -361,7 +355,7 @@ def persistent(a: Tensor, b: Tensor) -> Plan:
 MULTICAST = tma_kernel("matmul_multicast_kernel", BLOCK_N=[256], STAGES=[4])
 
 
-@variant("matmul", "multicast", kernels=[MULTICAST], level="hopper", requires="sm_90a")
+@variant("matmul", "multicast", kernels=[MULTICAST], **HOPPER)
 def multicast(a: Tensor, b: Tensor) -> Plan:
     """TMA multicast: two blocks share their loads of b."""
     return by_producer(MULTICAST, a, b, persistent=True, CLUSTER=2)
@@ -422,7 +416,7 @@ def by_tma_store(run: Kernel, a: Tensor, b: Tensor, c: Tensor, more: tuple[Argum
 TMA_STORE = tma_kernel("matmul_tma_store_kernel", TILE=TILES)
 
 
-@variant("matmul", "tma_store", kernels=[TMA_STORE, MULTICAST], level="hopper", requires="sm_90a")
+@variant("matmul", "tma_store", kernels=[TMA_STORE, MULTICAST], **HOPPER)
 def tma_store(a: Tensor, b: Tensor) -> Plan:
     """TMA stores c.  Falls back to multicast if rows of c are not 16-byte aligned."""
     *_, N, K, c = checked_for_tma(a, b)

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from compare.arguments import check_norm
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, empty_like, int32, int64
+from cuda_impl.buffers import Tensor, copied, empty_like
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64
 from cuda_impl.layouts import VECS, contiguous_rows, packed, vec, vector
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from compare.arguments import check_groups
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty, int32, int64, variant
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import contiguous_rows, vector
 
 
@@ -35,7 +36,9 @@ def checked(x: Tensor, group: int) -> Groups:
     columns = min(group or K, K)
     row_groups = ceil_div(K, max(columns, 1)) if group else 1
     if M * row_groups >= 1 << 31:
-        raise NotImplementedError(f"{M * row_groups} groups: they are counted in 32 bits")
+        raise NotImplementedError(
+            f"{M * row_groups} groups: they are counted in 32 bits, at most {(1 << 31) - 1}"
+        )
     return Groups(contiguous_rows(x), (M, row_groups) if group else (M,), columns, row_groups)
 
 

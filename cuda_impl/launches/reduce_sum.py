@@ -9,20 +9,8 @@ import torch
 
 from compare.arguments import check_same
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    CTYPES,
-    Instance,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
+from cuda_impl.buffers import Tensor, empty, zeros
+from cuda_impl.launch import CTYPES, Instance, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import vector
 
 

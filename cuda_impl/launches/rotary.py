@@ -8,22 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from compare.arguments import check_heads
-from cuda_impl.launch import (
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-)
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import VECS, contiguous_rows, vector
 
 
-def checked(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[Tensor, ...], Buffer]:
+def checked(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
     """The inputs, copied if heads or rows are not contiguous; and an uninitialised output."""
     check_heads("rotary", q, k, cos, sin)
     B, S, H, D = q.shape

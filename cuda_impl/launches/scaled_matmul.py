@@ -11,28 +11,16 @@ import torch
 
 from compare.arguments import check_scaled_product
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    Argument,
-    Instance,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    empty,
-    int32,
-    zeros_like,
-)
-from cuda_impl.layouts import contiguous, padded
-from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
+from cuda_impl.buffers import Tensor, empty, zeros_like
+from cuda_impl.launch import Argument, Instance, Kernel, Launch, Plan, ceil_div, int32
+from cuda_impl.layouts import BOOLS, contiguous, padded
+from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, check_coordinates, matrix_map
 
 BLOCK_K = 128
 CONSUMERS, WARPGROUP, WARPGROUP_M = 2, 128, 64
 THREADS = (1 + CONSUMERS) * WARPGROUP
 PIECE_N, PIECE_ROWS = 64, 16
 """A piece of c that a warp stores by TMA."""
-MOST = (1 << 31) - 512
-"""Maximum M and N: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 class Product(NamedTuple):
@@ -102,8 +90,6 @@ def tile_for(tiles: Sequence[Tile], M: int, N: int, blocks: int) -> Tile:
 
 PROMOTED_TILES = (Tile(128, 2, 4), Tile(128, 1, 6), Tile(64, 1, 8))
 """Of kernels that add sums of 128 of K in fp32 registers; from the largest."""
-BOOLS = (True, False)
-"""The choices of `Product.aligned`."""
 
 
 def lines_of_a(BLOCK_M: int, M: int) -> int:
@@ -138,8 +124,7 @@ def by_tma(
         stores: whether the kernel has a map of c, and buffers for pieces of it.
         cluster: the blocks that share loads: along M those of b, along N those of a.
     """
-    if max(p.M, p.N) > MOST:
-        raise NotImplementedError(f"M={p.M}, N={p.N}: at most {MOST} of each")
+    check_coordinates(M=p.M, N=p.N, K=p.a.shape[1])
     if p.K == 0:
         return Plan(zeros_like(p.c))
     CLUSTER_M, CLUSTER_N = cluster
@@ -160,6 +145,17 @@ def by_tma(
 
 TILES = (Tile(256, 1, 4), Tile(128, 1, 6), Tile(64, 1, 8))
 ARGUMENTS = [tile.arguments for tile in TILES]
+
+
+def kernels_of(T: str) -> tuple[Kernel, Kernel, Kernel, Kernel]:
+    """Those of the functions below, in their order; ``T``: the C++ type of sums."""
+    stored = {"TILE": ARGUMENTS, "ALIGNED": BOOLS}
+    return (
+        Kernel(f"scaled_matmul_wgmma_kernel<{T}, 3>"),
+        Kernel(f"scaled_matmul_specialized_kernel<{T}, {{TILE}}>", TILE=ARGUMENTS),
+        Kernel(f"scaled_matmul_persistent_kernel<{T}, {{TILE}}, {{ALIGNED}}>", **stored),
+        Kernel(f"scaled_matmul_multicast_kernel<{T}, {{TILE}}, {{ALIGNED}}>", **stored),
+    )
 
 
 def wgmma(run: Kernel, p: Product) -> Plan:

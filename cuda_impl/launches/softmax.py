@@ -8,19 +8,8 @@ import torch
 
 from compare.arguments import check_same
 from compare.device import multiprocessors, shared_bytes_of_a_block
-from cuda_impl.launch import (
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    ceil_div,
-    copied,
-    empty_like,
-    int32,
-    int64,
-    variant,
-    zeros,
-)
+from cuda_impl.buffers import Tensor, copied, empty_like, zeros
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import VECS, contiguous_rows, vec, vector
 
 
@@ -33,11 +22,7 @@ ONLINE = Kernel("softmax_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
 
 
 @variant(
-    "softmax",
-    "online",
-    kernels=[ONLINE],
-    level="tiled",
-    algorithm="online softmax: the row is read twice",
+    "softmax", "online", kernels=[ONLINE], level="tiled", algorithm="online softmax: the row is read twice"
 )
 def online(x: Tensor) -> Plan:
     """A block reads its row twice: any row length."""
@@ -72,11 +57,7 @@ ONEPASS = Kernel("softmax_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=
 
 
 @variant(
-    "softmax",
-    "onepass",
-    kernels=[ONEPASS],
-    level="tiled",
-    algorithm="row in registers: maximum, sum, output",
+    "softmax", "onepass", kernels=[ONEPASS], level="tiled", algorithm="row in registers: maximum, sum, output"
 )
 def onepass(x: Tensor) -> Plan:
     """The row stays in registers: up to 32768 columns."""
@@ -114,7 +95,8 @@ def split(x: Tensor) -> Plan:
     check_chunks(N, chunks, blocks, BLOCK_N)
     chunk_results = zeros((M * chunks,), torch.int64, x.device)
     args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
-    return Plan(y, Launch(SPLIT(x.dtype, VEC=VEC, PACKS=PACKS), min(blocks, M * chunks), THREADS, args))
+    run = SPLIT(x.dtype, VEC=VEC, PACKS=PACKS)
+    return Plan(y, Launch(run, min(blocks, M * chunks), THREADS, args, cooperative=True))
 
 
 def checked_for_tma(x: Tensor) -> Tensor:
@@ -169,4 +151,5 @@ def ring(x: Tensor) -> Plan:
     check_chunks(N, chunks, (LAG - 1) * blocks, BLOCK_N)
     chunk_results = zeros((M * chunks,), torch.int64, x.device)
     args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
-    return Plan(y, Launch(RING(x.dtype), min(blocks, M * chunks), THREADS, args, shared_bytes))
+    blocks = min(blocks, M * chunks)
+    return Plan(y, Launch(RING(x.dtype), blocks, THREADS, args, shared_bytes, cooperative=True))

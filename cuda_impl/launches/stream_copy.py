@@ -6,7 +6,8 @@ import numpy as np
 
 from compare.arguments import check_same
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty_like, int64, variant
+from cuda_impl.buffers import Tensor, empty_like
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int64, variant
 
 WORDS = {4: "unsigned", 2: "unsigned short"}
 """By the size of an element: a copy needs only that."""

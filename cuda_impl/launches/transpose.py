@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from compare.arguments import check_same
 from compare.resources.banks import WARP, Access
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty, int64, variant
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.layouts import vector
 
 TILE = 32

@@ -12,34 +12,22 @@ import torch
 
 from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
-from cuda_impl.launch import (
-    HALVES,
-    Buffer,
-    Kernel,
-    Launch,
-    Plan,
-    Tensor,
-    Variant,
-    ceil_div,
-    empty,
-    int32,
-    int64,
-    variant,
-)
-from cuda_impl.layouts import padded
-from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
+from cuda_impl import buffers
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import HALVES, HOPPER, Kernel, Launch, Plan, Variant, ceil_div, int32, int64, variant
+from cuda_impl.layouts import check_products, padded
+from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, check_coordinates, matrix_map
 
 OP = "w4a16_matmul"
 GROUP, NIBBLES = 128, 8
-MOST_PRODUCTS = 1 << 37
 MOST_UNITS = 1 << 31
 
 
-def checked(a: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> tuple[int, int, int, Buffer]:
+def checked(a: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> tuple[int, int, int, Tensor]:
     """M, N, K and an uninitialised y; zeros if there is nothing to add."""
     check_quantized_linear(OP, a, packed, scales, zeros)
     (M, K), N = a.shape, packed.shape[0]
-    return M, N, K, Buffer((M, N), a.dtype, a.device, zeroed=K == 0)
+    return M, N, K, (empty if K else buffers.zeros)((M, N), a.dtype, a.device)
 
 
 NAIVE = Kernel("w4a16_matmul_naive_kernel<{T}, 256>", HALVES)
@@ -49,8 +37,7 @@ NAIVE = Kernel("w4a16_matmul_naive_kernel<{T}, 256>", HALVES)
 def naive(a: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> Plan:
     """One element per thread."""
     M, N, K, y = checked(a, packed, scales, zeros)
-    if M * N * K > MOST_PRODUCTS:
-        raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
+    check_products(M, N, K)
     if K == 0:
         return Plan(y)
     inputs, THREADS = (a, packed, scales, zeros), 256
@@ -90,12 +77,12 @@ REPACK = Kernel("w4a16_matmul_repack_kernel<256>")
 
 
 def repacking(
-    run: Kernel, vectors: int, weights: Sequence[Tensor], outputs: Sequence[Buffer], flags: int
+    run: Kernel, vectors: int, weights: Sequence[Tensor], outputs: Sequence[Tensor], flags: int
 ) -> Plan:
     """A thread per vector of the outputs; behind these, flags for each multiprocessor."""
     packed, scales, zeros = weights
     N, words = scales.shape[0], packed.shape[1]
-    ready = Buffer((multiprocessors(packed.device) * flags,), torch.int32, packed.device, zeroed=True)
+    ready = buffers.zeros((multiprocessors(packed.device) * flags,), torch.int32, packed.device)
     strides = (*packed.stride(), *scales.stride(), *zeros.stride())
     args = (*weights, *outputs, *int64(N, words * NIBBLES, *strides))
     return Plan((*outputs, ready), Launch(run(), ceil_div(vectors, 256), 256, args))
@@ -180,8 +167,6 @@ def streamk(
 PIECE_N = 64
 PIECE_BYTES = PIECE_N * GROUP // 2 + PIECE_N * 4
 """Of 64 rows of a group's weights, and their scales and zero points."""
-MOST = (1 << 31) - 512
-"""Maximum M and K: coordinates of TMA are 32-bit."""
 SHARED_BYTES = 226 * 1024
 """Of a multiprocessor, for the rings of its blocks."""
 READY_FLAGS = 32
@@ -201,12 +186,6 @@ def repack_pieces(packed: Tensor, scales: Tensor, zeros: Tensor) -> Plan:
     pieces = empty((tiles, groups, PIECE_BYTES // 4), torch.int32, packed.device)
     vectors = tiles * groups * 256
     return repacking(REPACK_PIECES, vectors, (packed, scales, zeros), (pieces,), flags=READY_FLAGS)
-
-
-def check_sizes(M: int, K: int) -> None:
-    """Raise NotImplementedError where M or K is too large for TMA."""
-    if max(M, K) > MOST:
-        raise NotImplementedError(f"M={M}, K={K}: at most {MOST} of each")
 
 
 def stage_bytes(BLOCK_M: int, BLOCK_N: int) -> int:
@@ -250,10 +229,9 @@ TRANSPOSED = Kernel(
     OP,
     "transposed",
     kernels=[REPACK_PIECES, TRANSPOSED],
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
     prepare=repack_pieces,
+    emulated=True,
+    **HOPPER,
     tunable={
         "BLOCK_M": ROWS,
         "WARPGROUPS": (1, 2, 3, 4),
@@ -279,15 +257,14 @@ def transposed(
     M, N, K, y = checked(a, packed, scales, zeros)
     if K == 0:
         return Plan(y)
-    check_sizes(M, K)
+    check_coordinates(M=M, K=K)
     (pieces, ready), before = prepared_by(repack_pieces, (packed, scales, zeros), prepared)
     BLOCK_M = BLOCK_M or next((rows for rows in ROWS if rows >= M), ROWS[-1])  # the least with all rows
     BLOCK_M, WARPGROUPS, STAGES, BLOCKS = TILE = transposed_tile(BLOCK_M, WARPGROUPS, STAGES, BLOCKS)
     BLOCK_N = WARPGROUPS * PIECE_N
     blocks = min(BLOCKS * (ready.numel() // READY_FLAGS), units_of(M, N, K, BLOCK_M, BLOCK_N))
-    parts = empty((blocks, BLOCK_M, BLOCK_N), torch.float32, a.device)
-    once = int32(EVICT_FIRST and M <= BLOCK_M)
-    args = (matrix_map(padded(a), BLOCK_M), pieces, y, parts, ready, *int64(M, N, K), *once)
+    parts, once = empty((blocks, BLOCK_M, BLOCK_N), torch.float32, a.device), EVICT_FIRST and M <= BLOCK_M
+    args = (matrix_map(padded(a), BLOCK_M), pieces, y, parts, ready, *int64(M, N, K), *int32(once))
     run, shared_bytes = TRANSPOSED(a.dtype, TILE=TILE), ring_bytes(STAGES, BLOCK_M, BLOCK_N, BLOCKS)
     return Plan(y, *before, Launch(run, blocks, (WARPGROUPS + 1) * 128, args, shared_bytes))
 
@@ -311,16 +288,10 @@ WIDE = Kernel("w4a16_matmul_wide_kernel<{T}, {TILE}>", HALVES, TILE=[wide_tile(6
     OP,
     "wide",
     kernels=[REPACK_PIECES, WIDE],
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
     prepare=repack_pieces,
-    tunable={
-        "BLOCK_M": (64, 128),
-        "WARPGROUPS": (1, 2),
-        "STAGES": (2, 3, 4, 5, 6),
-        "EVICT_FIRST": (0, 1),
-    },
+    emulated=True,
+    **HOPPER,
+    tunable={"BLOCK_M": (64, 128), "WARPGROUPS": (1, 2), "STAGES": (2, 3, 4, 5, 6), "EVICT_FIRST": (0, 1)},
 )
 def wide(
     a: Tensor,
@@ -336,16 +307,15 @@ def wide(
 ) -> Plan:
     """Scaled weights in registers: one set of sums for all groups, tiles of 256 columns."""
     M, N, K, y = checked(a, packed, scales, zeros)
-    if y.numel() == 0 or K == 0:
+    if K == 0:
         return Plan(y)
-    check_sizes(M, K)
+    check_coordinates(M=M, K=K)
     (pieces, ready), before = prepared_by(repack_pieces, (packed, scales, zeros), prepared)
     BLOCK_M, WARPGROUPS, STAGES = TILE = wide_tile(BLOCK_M or (64 if M <= 64 else 128), WARPGROUPS, STAGES)
     BLOCK_N = WARPGROUPS * 2 * PIECE_N
     units = units_of(M, N, K, BLOCK_M, BLOCK_N)
     blocks = even_blocks(ready.numel() // READY_FLAGS, units, scales.shape[1])
-    parts = empty((blocks, BLOCK_M, BLOCK_N), torch.float32, a.device)
-    once = int32(EVICT_FIRST and M <= BLOCK_M)
-    args = (matrix_map(padded(a), BLOCK_M), pieces, y, parts, ready, *int64(M, N, K), *once)
+    parts, once = empty((blocks, BLOCK_M, BLOCK_N), torch.float32, a.device), EVICT_FIRST and M <= BLOCK_M
+    args = (matrix_map(padded(a), BLOCK_M), pieces, y, parts, ready, *int64(M, N, K), *int32(once))
     run, shared_bytes = WIDE(a.dtype, TILE=TILE), ring_bytes(STAGES, BLOCK_M, BLOCK_N)
     return Plan(y, *before, Launch(run, blocks, (WARPGROUPS + 1) * 128, args, shared_bytes))

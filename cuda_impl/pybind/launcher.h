@@ -105,9 +105,12 @@ struct Argument {
         return tensors[std::size_t(tensor)].address() + std::uintptr_t(offset_bytes);
     }
     const std::string& map_of(std::uintptr_t address) {
-        std::string& map = maps[address];
-        if (map.empty()) map = object(address).attr("tobytes")().cast<std::string>();
-        return map;
+        auto found = maps.find(address);
+        if (found == maps.end()) {
+            auto map = object(address).attr("tobytes")().cast<std::string>();
+            found = maps.emplace(address, std::move(map)).first;  // unless another thread has added it
+        }
+        return found->second;
     }
 };
 
@@ -116,7 +119,7 @@ struct Launch {
     const void* function = nullptr;
     std::int64_t grid;
     int block, shared_bytes;
-    bool overlap;
+    bool overlap, cooperative;
     std::vector<Argument> arguments;
     std::vector<std::uintptr_t> addresses;  // of one call
     std::vector<void*> parameters;          // point into the two above
@@ -137,22 +140,34 @@ struct Launch {
     }
 #else
     void operator()(const std::vector<Tensor>& tensors, cudaStream_t stream) {
+        // Python encodes a new map, and may let another thread launch this plan meanwhile: all maps come
+        // first. From then on this thread keeps the interpreter's lock until the kernel is launched.
+        for (Argument& argument : arguments) {
+            if (argument.tensor >= 0 && argument.object) argument.map_of(argument.address(tensors));
+        }
         for (std::size_t i = 0; i < arguments.size(); ++i) {
             Argument& argument = arguments[i];
             if (argument.tensor < 0) continue;
             addresses[i] = argument.address(tensors);
             if (argument.object) parameters[i] = const_cast<char*>(argument.map_of(addresses[i]).data());
         }
-        cudaLaunchAttribute serial = {};
-        serial.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        serial.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchAttribute attributes[2] = {};
+        int count = 0;
+        if (overlap) {
+            attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+        }
+        if (cooperative) {
+            attributes[count].id = cudaLaunchAttributeCooperative;
+            attributes[count++].val.cooperative = 1;
+        }
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(unsigned(grid));
         config.blockDim = dim3(unsigned(block));
         config.dynamicSmemBytes = std::size_t(shared_bytes);
         config.stream = stream;
-        config.attrs = &serial;
-        config.numAttrs = overlap ? 1 : 0;
+        config.attrs = attributes;
+        config.numAttrs = unsigned(count);
         check(cudaLaunchKernelExC(&config, function, parameters.data()));
     }
 #endif
@@ -198,7 +213,8 @@ class Launcher {
         if (!call.is_known) throw std::runtime_error("an argument that DLPack cannot describe");
         Plan plan = parsed(encoded, call.tensors);
         plan.names = names;
-        plans_.insert_or_assign(call.key, std::move(plan));
+        // Another thread may have added it meanwhile, and be launching it: that one stays.
+        plans_.try_emplace(call.key, std::move(plan));
     }
 
   private:
@@ -231,6 +247,7 @@ class Launcher {
         launch.block = encoded[2].cast<int>();
         launch.shared_bytes = encoded[4].cast<int>();
         launch.overlap = encoded[6].cast<bool>();
+        launch.cooperative = encoded[7].cast<bool>();
         for (const py::handle each : encoded[3]) {
             const auto [tensor, offset_bytes, object] =
                 each.cast<std::tuple<int, std::int64_t, py::object>>();

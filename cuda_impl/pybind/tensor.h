@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <pybind11/gil_safe_call_once.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -35,9 +36,11 @@ struct Torch {
     const DLPackExchangeAPI* dlpack = static_cast<const DLPackExchangeAPI*>(
         PyCapsule_GetPointer(tensor.attr("__dlpack_c_exchange_api__").ptr(), "dlpack_exchange_api"));
 
+    // Never destroyed: Python ends before static objects do. An import may release Python's lock (GIL): a
+    // thread that takes it and waits for a plain static object would never let the import go on.
     static const Torch& get() {
-        static const Torch& names = *new Torch();  // never destroyed: Python ends before static objects do
-        return names;
+        PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Torch> names;
+        return names.call_once_and_store_result([] { return Torch(); }).get_stored();
     }
 };
 
@@ -173,7 +176,7 @@ inline void check(cudaError_t error) {
 }
 
 inline int multiprocessors(const Tensor& tensor) {
-    static std::map<int, int> known;
+    static std::map<int, int> known;  // under Python's lock (GIL), which nothing here releases
     const auto found = known.find(tensor.device());
     if (found != known.end()) return found->second;
     int count = 0;
@@ -229,7 +232,7 @@ struct LaunchShape {
 inline void allow([[maybe_unused]] const void* kernel, int device, int shared_bytes, int cluster) {
 #ifndef HOST_BUILD
     constexpr int ALWAYS_ALLOWED = 32 << 10;  // and what a kernel declares itself, up to 16 KB
-    static std::map<std::pair<int, const void*>, int> allowed;
+    static std::map<std::pair<int, const void*>, int> allowed;  // under Python's lock (GIL), as above
     if (shared_bytes > ALWAYS_ALLOWED && allowed[{device, kernel}] < shared_bytes) {
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
         allowed[{device, kernel}] = shared_bytes;

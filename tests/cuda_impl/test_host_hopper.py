@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuda_impl.launch import Buffer
+from cuda_impl.buffers import Buffer
 from cuda_impl.layouts import for_tma
 from cuda_impl.loader import kernel
 from cuda_impl.tensor_maps import heads_map

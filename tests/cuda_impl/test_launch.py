@@ -18,6 +18,7 @@ from compare.device import runs_on, supports
 from compare.inputs import TORCH_DTYPES
 from compare.model.op import Case, Implementation
 from cuda_impl import pybind
+from cuda_impl.buffers import copied, empty, empty_like
 from cuda_impl.launch import (
     Argument,
     Launch,
@@ -28,9 +29,6 @@ from cuda_impl.launch import (
     Plans,
     Run,
     Variant,
-    copied,
-    empty,
-    empty_like,
     int64,
     module_text,
 )
@@ -151,6 +149,13 @@ def test_a_kept_plan_copies_what_this_call_is_given(through: Callable[[Plans], R
     assert torch.equal(run(x), x)
     assert torch.equal(first, -x), "the memory of another call"
     assert torch.equal(run(x + 1), x + 1)
+
+
+def test_a_kept_plan_takes_a_tensor_given_twice_for_two(through: Callable[[Plans], Run]) -> None:
+    run = through(lambda x, other: Plan(copied(x)))
+    x, y = torch.ones(3, 4)[:, ::2], torch.zeros(3, 4)[:, ::2]
+    run(x, x)
+    assert torch.equal(run(x, y), x), "the plan of one tensor was used for two"
 
 
 # --------------------------------------------------------------------------- C++ by hand

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compare.model.op import Implementation
-from cuda_impl.launch import Buffer, copy_of
+from cuda_impl.buffers import Buffer, copy_of
 from cuda_impl.launches.scaled_matmul import TILES, lines_of_a, tile_for
 from cuda_impl.layouts import has_aligned_rows, padded
 from loops import for_each

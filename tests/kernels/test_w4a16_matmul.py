@@ -11,7 +11,7 @@ import torch
 
 from compare import registry
 from compare.model.op import Implementation, case
-from cuda_impl.launch import copy_of
+from cuda_impl.buffers import copy_of
 from cuda_impl.launches.w4a16_matmul import repack, repack_pieces
 from cuda_impl.layouts import padded
 from on_device import each_of

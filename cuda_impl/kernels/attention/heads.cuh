@@ -15,12 +15,6 @@ __device__ __forceinline__ const T* row_of(
     return ptr + batch * stride.b + position * stride.s + head * stride.h;
 }
 
-// to_x2, until attention_backward/05_overlapped.cuh names it.
-template <typename T>
-__device__ __forceinline__ unsigned pack(T, float low, float high) {
-    return to_x2<T>(low, high);
-}
-
 // Among the four lanes of a row, lane l's word w becomes lane w's word l: stores are then of 16 bytes.
 __device__ __forceinline__ void transpose_4x4(unsigned* words) {
 #pragma unroll

@@ -94,14 +94,6 @@ __device__ __forceinline__ void multiply_keys(float (&dq)[COUNT], unsigned k, un
     wgmma_commit_group();
 }
 
-// The elements of a pair that `pack` has rounded.
-__device__ __forceinline__ float2 unpack(__nv_bfloat16, unsigned two) {
-    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
-}
-__device__ __forceinline__ float2 unpack(__half, unsigned two) {
-    return __half22float2(reinterpret_cast<const __half2&>(two));
-}
-
 // As store_gradient, in 16-byte vectors: the four lanes of a row exchange their pairs.
 template <int D, typename T>
 __device__ __forceinline__ void store_vectors(
@@ -114,7 +106,7 @@ __device__ __forceinline__ void store_vectors(
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
             const float* two = sums + n * 4 + half * 2;
-            words[n] = pack(T(), factor * two[0], factor * two[1]);
+            words[n] = to_x2<T>(factor * two[0], factor * two[1]);
         }
 #pragma unroll
         for (int n = 0; n < D / 8; n += 4) transpose_4x4(words + n);
@@ -151,23 +143,13 @@ struct Loop {
     }
 };
 
-struct StageOfRing {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        stage ^= 1;
-        parity ^= stage == 0;
-    }
-};
-
 // One thread of the producer warp: k and v of each block of keys, then its tiles of queries.
 template <int D, int BLOCK_M>
 __device__ __forceinline__ void load_tiles(
     OverlappedTiles<D, BLOCK_M>& shared, const TensorMap& q_map, const TensorMap& k_map,
     const TensorMap& v_map, const TensorMap& do_map, const float* lse2_ptr, const float* delta_ptr, int* next,
     int blocks, int heads, const Problem& p) {
-    StageOfRing ring;
+    Ring<STAGES> ring;
     for (unsigned parity = 0;; parity ^= 1) {
         const int block = atomicAdd(next, 1);
         mbarrier_wait(&shared.keys_empty, parity ^ 1);
@@ -242,7 +224,8 @@ struct Consumer {
     const Problem& p;
     const int index, warp = threadIdx.x % WARPGROUP / WARP, lane = threadIdx.x % WARP;
     const int first_row = index * 64 + warp * 16;  // of the warp's keys in the block's
-    StageOfRing ring, ds_ring;
+    Ring<STAGES> ring;
+    Ring<2> ds_ring;
 
     float dk[D / 2], dv[D / 2];     // sums over the tiles of a block of keys
     float s_or_p[BLOCK_M / 2];      // S^T, then P^T in place
@@ -319,9 +302,9 @@ struct Consumer {
             const float2 two = *reinterpret_cast<const float2*>(delta + i * 4);
 #pragma unroll
             for (int j = i; j < i + 2; ++j) {
-                const float2 prob = unpack(T(), p_or_ds[j]);
-                p_or_ds[j] = pack(
-                    T(), prob.x * (dp[2 * j] * (1 / P_SCALE) - two.x),
+                const float2 prob = from_x2<T>(p_or_ds[j]);
+                p_or_ds[j] = to_x2<T>(
+                    prob.x * (dp[2 * j] * (1 / P_SCALE) - two.x),
                     prob.y * (dp[2 * j + 1] * (1 / P_SCALE) - two.y));
             }
         }

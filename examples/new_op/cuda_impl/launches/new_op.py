@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from compare.arguments import check_same
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty_like, int64, variant
+from cuda_impl.buffers import Tensor, empty_like
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.layouts import contiguous
 
 THREADS = 256  # per block
