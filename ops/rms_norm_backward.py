@@ -1,4 +1,4 @@
-"""rms_norm_backward: gradients of rms_norm for x and weight, from the saved 1 / root mean square of each row."""
+"""rms_norm_backward: gradients of rms_norm for x and weight, from the saved 1 / rms of each row."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ CASES = Cases(
 
 OP = Op(
     name="rms_norm_backward",
-    summary="gradients dx and dweight of y = x * rstd * weight, with rstd = 1 / sqrt(mean(x^2) + eps) of each row",
+    summary="gradients dx and dweight of y = x * rstd * weight, with rstd = 1 / rms(x) of each row",
     signature="dy[M,N], x[M,N], weight[N], rstd[M] -> dx[M,N], dweight[N]",
     dims=("M", "N"),
     dtypes=DTYPES,

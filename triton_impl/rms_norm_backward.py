@@ -17,7 +17,7 @@ import triton.language as tl
 from compare.arguments import check_norm_gradients
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import check_counts
+from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
 from triton_impl.norm import of_columns
 
 OP = "rms_norm_backward"
@@ -104,7 +104,9 @@ def rms_norm_backward_onepass_kernel(
 
 
 @triton.jit
-def rms_norm_backward_sum_kernel(partial_ptr, dweight_ptr, P, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+def rms_norm_backward_sum_kernel(
+    partial_ptr, dweight_ptr, P, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr
+):
     """The sum of partial[P,N] along P.  Grid: one program per BLOCK_N columns."""
     n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     sums = tl.zeros([BLOCK_P, BLOCK_N], tl.float32)
@@ -124,7 +126,7 @@ def with_sum(dx: torch.Tensor, partial: torch.Tensor, dweight: torch.Tensor) -> 
     """Both gradients; dweight is the sum of ``partial[P,N]`` along P."""
     P, N = partial.shape
     if N > 0:
-        rms_norm_backward_sum_kernel[(triton.cdiv(N, 32),)](
+        rms_norm_backward_sum_kernel[grid_1d(cdiv(N, 32))](
             partial, dweight, P, N, BLOCK_P=128, BLOCK_N=32, num_warps=4
         )
     return dx, dweight
@@ -139,17 +141,17 @@ def online(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.
     M, N = x.shape
     check_counts(M=M, N=N)
     strides = (dy.stride(0), x.stride(0), rstd.stride(0))
-    tile = min(4096, triton.next_power_of_2(max(N, 1)))
+    tile = min(4096, next_power_of_2(max(N, 1)))
     BLOCK_M, BLOCK_N = 4, 256
-    tiles = triton.cdiv(N, BLOCK_N)
+    tiles = cdiv(N, BLOCK_N)
     chunks = min(M, max(1, 8 * multiprocessors(x.device) // max(tiles, 1)))
-    rows = triton.cdiv(M, max(chunks, 1))
-    partial = x.new_empty((triton.cdiv(M, max(rows, 1)), N), dtype=torch.float32)
+    rows = cdiv(M, max(chunks, 1))
+    partial = x.new_empty((cdiv(M, max(rows, 1)), N), dtype=torch.float32)
     if dx.numel() > 0:
-        rms_norm_backward_online_kernel[(M,)](
+        rms_norm_backward_online_kernel[grid_1d(M)](
             dy, x, weight, rstd, dx, N, *strides, BLOCK_N=tile, num_warps=16 if tile == 4096 else 4
         )
-        rms_norm_backward_columns_kernel[(tiles * partial.size(0),)](
+        rms_norm_backward_columns_kernel[grid_1d(tiles * partial.size(0))](
             dy, x, rstd, partial, M, N, *strides, tiles, rows, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4
         )
     return with_sum(dx, partial, dweight)
@@ -167,8 +169,10 @@ def onepass(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch
     M, N = x.shape
     check_counts(M=M, N=N)
     if N > ONEPASS_COLUMNS:
-        raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns; online takes any")
-    BLOCK_N = triton.next_power_of_2(max(N, 1))
+        raise NotImplementedError(
+            f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns; online takes any"
+        )
+    BLOCK_N = next_power_of_2(max(N, 1))
     num_warps = min(32, max(1, BLOCK_N // 256))  # 8 elements a thread, up to 8192 columns
     programs = min(M, 32 // num_warps * multiprocessors(x.device))
     partial = x.new_empty((programs, N), dtype=torch.float32)

@@ -9,7 +9,8 @@ import torch
 
 from compare.arguments import check_norm_gradients
 from compare.device import multiprocessors
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty, empty_like, int32, int64, variant
+from cuda_impl.buffers import Tensor, empty, empty_like
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import VECS, contiguous_rows, packed, vec
 
 OP = "rms_norm_backward"
@@ -88,7 +89,9 @@ def onepass(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> Plan:
     _, THREADS = SHAPE = onepass_shape(ceil_div(N, VEC), VEC)
     if THREADS > MOST_THREADS:
         most = MOST_THREADS * SHAPE[0] * VEC
-        raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns; online takes any")
+        raise NotImplementedError(
+            f"N={N}: registers hold rows of up to {most} such columns; online takes any"
+        )
     blocks = min(M, 1024 // THREADS * multiprocessors(x.device))  # 64 registers a thread
     partial = empty((blocks, N), torch.float32, x.device)
     sizes = int64(M, N, dy.stride(0), x.stride(0), rstd.stride(0))
