@@ -17,8 +17,8 @@ template <typename T, int VEC>
 struct Gradients {  // of VEC columns of a row
     float x_hat[VEC], dx_hat[VEC], dy[VEC];
 
-    __device__ __forceinline__ Gradients(
-        const Vec<T, VEC>& dy_vec, const Vec<T, VEC>& x_vec, const Vec<T, VEC>& weight, float rstd) {
+    __device__ __forceinline__
+    Gradients(const Vec<T, VEC>& dy_vec, const Vec<T, VEC>& x_vec, const Vec<T, VEC>& weight, float rstd) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             dy[v] = to_float(dy_vec, v);
@@ -93,8 +93,8 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_columns_kernel(
 // ---- onepass ---------------------------------------------------------------------------------------------
 // Unlike online, rows stay in registers, so dy and x are read once, and both sums are made of them. Grid: P
 // persistent blocks, rows round-robin. THREADS threads share a row and hold all of it, PACKS vectors each.
-// weight is loaded once per block, and dweight is one register per column. Where registers allow, the next row
-// is prefetched, so that loads are in flight during the reduction.
+// weight is loaded once per block, and dweight is one register per column. Where registers allow, the next
+// row is prefetched, so that loads are in flight during the reduction.
 
 template <typename T, int VEC, int PACKS, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
@@ -147,9 +147,9 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
     }
 }
 
-// ---- the sum of partial[P,N] along P -----------------------------------------------------------------------
-// Grid: one block per 32 columns. Each warp adds every WARPS-th row, a column per lane: coalesced. Then the
-// first warp adds the warps' sums.
+// ---- the sum of partial[P,N] along P
+// ----------------------------------------------------------------------- Grid: one block per 32 columns.
+// Each warp adds every WARPS-th row, a column per lane: coalesced. Then the first warp adds the warps' sums.
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_backward_sum_kernel(
