@@ -4,8 +4,9 @@
 
 #include "running.cuh"
 
-template <int THREADS, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns) {
+template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
+__device__ __forceinline__ void load_tile(
+    Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns, const T* row = nullptr, index_t N = 0) {
     Vec<T, VEC> nothing;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) nothing[v] = T(negative_infinity());
@@ -13,7 +14,7 @@ __device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* t
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + threadIdx.x) * VEC;
         if (n < columns) {
-            x[p] = load_packed<VEC>(tile_ptr + n);
+            x[p] = load_within<ALIGNED, VEC>(tile_ptr + n, row, N);
         } else {
             x[p] = reinterpret_cast<const Packed<T, VEC>&>(nothing);
         }
