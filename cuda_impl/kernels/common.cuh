@@ -116,11 +116,12 @@ __device__ __forceinline__ void store_vec(T* ptr, const Vec<T, N>& x) {
 // ---- rows that start and end anywhere between 16-byte boundaries -----------------------------------------
 //
 //   16-byte boundaries      |               |               |               |
-//   a row             [. . .|. . . . . . . .|. . . . . . . .|. .]
-//                      head               body               tail
+//   a row             [. . .|. . . . . . . .|. . . . . . . .|. . . . . . . .|. .]
+//                      head               body                      tail
 //
-// The body is whole vectors. Head and tail are fewer than two vectors together, so one element per thread:
-// its `edge`. If all rows are ALIGNED at both ends, the body is the row, and no code is left for edges.
+// The body is whole vectors: one fewer than N elements make, so that there are as many in every row. Head and
+// tail are fewer than two vectors together, so one element per thread: its `edge`. If all rows are ALIGNED at
+// both ends, the body is the row, and no code is left for edges.
 
 template <typename T, bool ALIGNED>
 struct Parts {
@@ -132,38 +133,21 @@ struct Parts {
         if constexpr (!ALIGNED) {
             const int past = static_cast<int>(reinterpret_cast<word_t>(row) % 16 / sizeof(T));
             head = (VEC - past) % VEC;
-            if (head > N) head = static_cast<int>(N);
-            body = (N - head) / VEC * VEC;
+            body = N < VEC ? 0 : (N / VEC - 1) * VEC;
             edge = thread < head ? thread : thread + body;
             if (edge >= N) edge = -1;
         }
     }
 };
 
-// The vector at `ptr` in a row of N elements. Unless ALIGNED it may start anywhere, as in x or weight where y
-// starts elsewhere: a barrel shifter takes it out of two aligned vectors, in 15 instructions. Eight loads of
-// an element each would be as many instructions, and four times the wavefronts in the L1.
+// A vector of the body; element by element in an x whose rows start elsewhere between boundaries than y's.
 template <bool ALIGNED, int VEC, typename T>
-__device__ __forceinline__ Packed<T, VEC> load_within(const T* ptr, const T* row, index_t N) {
-    if constexpr (ALIGNED) return load_packed<VEC>(ptr);
-    const unsigned bytes = static_cast<unsigned>(reinterpret_cast<word_t>(ptr) % 16);
-    if (bytes == 0) return load_packed<VEC>(ptr);
-    const T* low = ptr - bytes / sizeof(T);
-    if (low < row || low + 2 * VEC > row + N) {  // an aligned vector would reach beyond the row
-        Vec<T, VEC> x;
+__device__ __forceinline__ Packed<T, VEC> load_body(const T* ptr) {
+    if (ALIGNED || reinterpret_cast<word_t>(ptr) % 16 == 0) return load_packed<VEC>(ptr);
+    Vec<T, VEC> x;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) x[v] = ptr[v];
-        return reinterpret_cast<const Packed<T, VEC>&>(x);
-    }
-    const uint4 first = load_packed<VEC>(low).words, second = load_packed<VEC>(low + VEC).words;
-    unsigned word[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-    for (int i = 0; i < 6; ++i) word[i] = bytes & 8 ? word[i + 2] : word[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) word[i] = bytes & 4 ? word[i + 1] : word[i];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = __byte_perm(word[i], word[i + 1], 0x3210 + 0x1111 * (bytes & 3));
-    return {make_uint4(word[0], word[1], word[2], word[3])};
+    for (int v = 0; v < VEC; ++v) x[v] = ptr[v];
+    return reinterpret_cast<const Packed<T, VEC>&>(x);
 }
 
 // ---- reductions: warp shuffles, then one value per warp through shared memory ---------------------------

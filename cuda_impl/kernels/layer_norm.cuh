@@ -21,19 +21,25 @@
 // Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 // variances" (1979): deviations within each part, and of its mean from the total mean.
 
-template <typename T, int VEC, int THREADS>
+template <typename T, bool ALIGNED, int THREADS>
 __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
     const T* __restrict__ x_ptr, const T* __restrict__ weight_ptr, const T* __restrict__ bias_ptr,
     T* __restrict__ y_ptr, index_t N, index_t stride_xm, float eps) {
-    constexpr int BLOCK_N = THREADS * VEC;
-    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
+    const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
+    const T* x_body = x_row + parts.head;
+    T* y_body = y_row + parts.head;
+    const auto load = [&](index_t n) { return load_body<ALIGNED, VEC>(x_body + n).unpack(); };
+    const auto parameter = [&](const T* ptr, index_t n) {
+        return load_shifted<ALIGNED, VEC>(ptr + parts.head + n).unpack();
+    };
 
     float vectors = 0.0f, own_mean = 0.0f, own_squares = 0.0f;
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> x = load(n);
         float sum = 0.0f, squares = 0.0f;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) sum += to_float(x, v);
@@ -48,22 +54,31 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
         own_squares += squares + (further * (vectors * VEC)) * (further * share);
         vectors += 1.0f;
     }
-    const float count = vectors * VEC;
+    float count = vectors * VEC;
+    if (parts.edge >= 0) {
+        const float further = float(x_row[parts.edge]) - own_mean;
+        own_squares += further * further * (count / (count + 1.0f));
+        own_mean += further / (count + 1.0f);
+        count += 1.0f;
+    }
     const float mean = block_reduce<Sum, THREADS, 0>(count * own_mean) / N;
     const float distance = own_mean - mean;
     const float squares = block_reduce<Sum, THREADS, 1>(own_squares + count * distance * distance);
     const float scale = rsqrtf(squares / N + eps);
 
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
-        const Vec<T, VEC> weight = load_vec<VEC>(weight_ptr + n), bias = load_vec<VEC>(bias_ptr + n);
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> x = load(n), weight = parameter(weight_ptr, n), bias = parameter(bias_ptr, n);
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             y[v] = T((to_float(x, v) - mean) * scale * to_float(weight, v) + to_float(bias, v));
         }
-        store_vec(y_row + n, y);
+        store_vec(y_body + n, y);
+    }
+    if (parts.edge >= 0) {
+        const float centred = float(x_row[parts.edge]) - mean;
+        y_row[parts.edge] = T(centred * scale * float(weight_ptr[parts.edge]) + float(bias_ptr[parts.edge]));
     }
 }
 
@@ -133,24 +148,37 @@ constexpr int resident_threads(int PACKS, int THREADS) {
     return PACKS == 2 ? SMALL_TILE_THREADS : THREADS == 64 ? 896 : 1024;
 }
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
 __global__
 __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void layer_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
     float eps) {
-    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    // Without a row a thread still shuffles.
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
+    const int columns = parts.body;
     Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
+    float edge = 0.0f, edge_weight = 0.0f, edge_bias = 0.0f;
 
-    load_tile<ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
-    load_tile<ROW_THREADS>(weight, weight_ptr, columns, thread);
-    load_tile<ROW_THREADS>(bias, bias_ptr, columns, thread);
-    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(tile_sum(x)) / N;
-    const float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
-    const float variance = row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N;
-    store_tile<ROW_THREADS>(y_ptr + m * N, x, weight, bias, mean, rsqrtf(variance + eps), columns, thread);
+    if (parts.edge >= 0) {
+        edge = float(x_ptr[m * stride_xm + parts.edge]);
+        edge_weight = float(weight_ptr[parts.edge]), edge_bias = float(bias_ptr[parts.edge]);
+    }
+    const T* x_row = x_ptr + m * stride_xm;
+    load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
+    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
+    load_parameters<ROW_THREADS, ALIGNED>(bias, bias_ptr + parts.head, columns, thread);
+    float sum = tile_sum(x);
+    if (parts.edge >= 0) sum += edge;
+    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(sum) / N;
+    float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
+    if (parts.edge >= 0) squares += (edge - mean) * (edge - mean);
+    const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N + eps);
+    T* y_body = y_ptr + m * N + parts.head;
+    store_tile<ROW_THREADS>(y_body, x, weight, bias, mean, scale, columns, thread);
+    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T((edge - mean) * scale * edge_weight + edge_bias);
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------

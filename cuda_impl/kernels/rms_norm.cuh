@@ -30,23 +30,33 @@ __device__ __forceinline__ Vec<T, VEC> scaled(const Vec<T, VEC>& x, float scale,
 // ---- online --------------------------------------------------------------------------------------------
 // Grid: one block per row. The second read hits the L2 for what is still cached.
 
-template <typename T, int VEC, int THREADS>
+template <typename T, bool ALIGNED, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(
     const T* __restrict__ x_ptr, const T* __restrict__ weight_ptr, T* __restrict__ y_ptr, index_t N,
     index_t stride_xm, float eps) {
-    constexpr int BLOCK_N = THREADS * VEC;
-    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
+    const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
+    const T* x_body = x_row + parts.head;
+    T* y_body = y_row + parts.head;
+    const auto load = [&](index_t n) { return load_body<ALIGNED, VEC>(x_body + n).unpack(); };
+    const auto parameter = [&](const T* ptr, index_t n) {
+        return load_shifted<ALIGNED, VEC>(ptr + parts.head + n).unpack();
+    };
 
     float squares = 0.0f;
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) squares += vec_squares(load_vec<VEC>(x_row + n));
+    if (parts.edge >= 0) squares = float(x_row[parts.edge]) * float(x_row[parts.edge]);
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) squares += vec_squares(load(n));
     const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
 
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        store_vec(y_row + n, scaled(load_vec<VEC>(x_row + n), scale, load_vec<VEC>(weight_ptr + n)));
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        store_vec(y_body + n, scaled(load(n), scale, parameter(weight_ptr, n)));
+    }
+    if (parts.edge >= 0) {
+        y_row[parts.edge] = T(float(x_row[parts.edge]) * scale * float(weight_ptr[parts.edge]));
     }
 }
 
@@ -79,20 +89,31 @@ __device__ __forceinline__ void store_tile(
 // together with the row, so that nothing waits after the reduction. Registers are limited so that one block
 // reads while another writes: 32 for PACKS == 2, else 64.
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
 __global__
 __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rms_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, float eps) {
-    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    // Without a row a thread still shuffles.
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
+    const int columns = parts.body;
     Packed<T, VEC> x[PACKS], weight[PACKS];
+    float edge = 0.0f, edge_weight = 0.0f;
 
-    load_tile<ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
-    load_tile<ROW_THREADS>(weight, weight_ptr, columns, thread);
-    const float squares = row_reduce<Sum, THREADS, BLOCK_M>(tile_squares(x));
-    store_tile<ROW_THREADS>(y_ptr + m * N, x, rsqrtf(squares / N + eps), weight, columns, thread);
+    if (parts.edge >= 0) {
+        edge = float(x_ptr[m * stride_xm + parts.edge]);
+        edge_weight = float(weight_ptr[parts.edge]);
+    }
+    const T* x_row = x_ptr + m * stride_xm;
+    load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
+    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
+    float squares = tile_squares(x);
+    if (parts.edge >= 0) squares += edge * edge;
+    const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
+    store_tile<ROW_THREADS>(y_ptr + m * N + parts.head, x, scale, weight, columns, thread);
+    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T(edge * scale * edge_weight);
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------

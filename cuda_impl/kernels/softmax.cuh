@@ -34,7 +34,7 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
     if (parts.edge >= 0) row = {float(x_row[parts.edge]), 1.0f};
 #pragma unroll 2
     for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_within<ALIGNED, VEC>(x_body + n, x_row, N).unpack();
+        const Vec<T, VEC> x = load_body<ALIGNED, VEC>(x_body + n).unpack();
         float max = row.max;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
@@ -50,7 +50,7 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
     const float inverse_sum = 1.0f / row.sum;
 #pragma unroll 2
     for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_within<ALIGNED, VEC>(x_body + n, x_row, N).unpack();
+        const Vec<T, VEC> x = load_body<ALIGNED, VEC>(x_body + n).unpack();
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);

@@ -9,11 +9,11 @@ import torch
 
 from compare.arguments import check_norm
 from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, empty_like, int32, int64
-from cuda_impl.layouts import VECS, contiguous_rows, packed, vec, vector
+from cuda_impl.layouts import contiguous_rows, in_vectors, packed, vector
 
 
 def online_kernel(op: str) -> Kernel:
-    return Kernel(op + "_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
+    return Kernel(op + "_online_kernel<{T}, {ALIGNED}, 1024>", ALIGNED=(True, False))
 
 
 def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
@@ -21,44 +21,47 @@ def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) ->
     x = contiguous_rows(x)
     y, (M, N) = empty_like(x), x.shape
     args = (x, *map(packed, parameters.values()), y, *int64(N, x.stride(0)), np.float32(eps))
-    return Plan(y, Launch(run(x.dtype, VEC=vec(x)), M, 1024, args))
+    return Plan(y, Launch(run(x.dtype, ALIGNED=in_vectors(x)), M, 1024, args))
 
 
-def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
+def onepass_shape(packs: int) -> tuple[int, int, int]:
     """The smallest PACKS and THREADS, and BLOCK_M, for rows of ``packs`` vectors."""
-    PACKS = 4 if VEC > 1 else 8  # single elements need more loads in flight
+    PACKS = 4
     if packs <= 16:
         return 1, 128, 8
     if packs <= 32 * PACKS:  # one row per warp
         return (1 if packs <= 32 else PACKS), 128, 4
-    if VEC > 1 and 64 * PACKS < packs <= 256 * PACKS:
-        PACKS //= 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
+    if 64 * PACKS < packs <= 256 * PACKS:
+        PACKS = 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
 MOST_THREADS = 1024
 
 
-def onepass_shapes(T: torch.dtype, VEC: int) -> Iterator[tuple[int, int, int]]:
+def onepass_shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int, int]]:
     """Those of all rows: a shape serves up to twice as many vectors as the one before."""
-    shapes = (onepass_shape(1 << log2, VEC) for log2 in range(20))
+    shapes = (onepass_shape(1 << log2) for log2 in range(20))
     yield from (shape for shape in shapes if shape[1] <= MOST_THREADS)
 
 
 def onepass_kernel(op: str) -> Kernel:
-    return Kernel(op + "_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=onepass_shapes)
+    return Kernel(
+        op + "_onepass_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=(True, False), SHAPE=onepass_shapes
+    )
 
 
 def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
     x = contiguous_rows(x)
-    y, (M, N), VEC = empty_like(x), x.shape, vec(x)
-    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC), VEC)
+    y, (M, N), VEC = empty_like(x), x.shape, vector(x)
+    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC))
     if THREADS > MOST_THREADS:
         most = MOST_THREADS * PACKS * VEC
         raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
     args = (x, *map(packed, parameters.values()), y, *int64(M, N, x.stride(0)), np.float32(eps))
-    return Plan(y, Launch(run(x.dtype, VEC=VEC, SHAPE=SHAPE), ceil_div(M, BLOCK_M), THREADS, args))
+    kernel = run(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
+    return Plan(y, Launch(kernel, ceil_div(M, BLOCK_M), THREADS, args))
 
 
 FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
@@ -86,7 +89,7 @@ def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
     if N % VEC != 0:
         raise NotImplementedError(f"N={N}: TMA copies 16 bytes, {VEC} columns, at a time")
-    x = copied(x) if vec(x) == 1 else x
+    x = x if in_vectors(x) else copied(x)
     packs = N // VEC
     of_128 = ceil_div(packs, 128 * CLUSTER_PACKS)  # blocks of 128 threads needed
     if of_128 > 64:

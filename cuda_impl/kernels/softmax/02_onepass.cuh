@@ -28,7 +28,7 @@ __launch_bounds__(THREADS, (ONEPASS_BLOCKS<T, ALIGNED, PACKS, THREADS>)) void so
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {  // all loads are in flight before the first is used
         const int n = (p * ROW_THREADS + thread) * VEC;
-        if (n < columns) loads[p] = load_within<ALIGNED, VEC>(x_row + parts.head + n, x_row, N);
+        if (n < columns) loads[p] = load_body<ALIGNED, VEC>(x_row + parts.head + n);
     }
     float edge = parts.edge >= 0 ? float(x_row[parts.edge]) : negative_infinity();
     float max = edge;

@@ -31,7 +31,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
                 parts.edge >= 0 && next_chunk.c == 0;  // a row's edges are its first chunk's
             next_edge = has_edge ? x_row[parts.edge] : T(negative_infinity());
             load_tile<THREADS, ALIGNED>(
-                next, x_row + parts.head + begin, tile_columns<BLOCK_N>(parts.body, begin), x_row, N);
+                next, x_row + parts.head + begin, tile_columns<BLOCK_N>(parts.body, begin));
         }
         next_chunk.advance(step, chunks);
     };

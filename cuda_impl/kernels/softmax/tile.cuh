@@ -5,8 +5,7 @@
 #include "running.cuh"
 
 template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void load_tile(
-    Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns, const T* row = nullptr, index_t N = 0) {
+__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns) {
     Vec<T, VEC> nothing;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) nothing[v] = T(negative_infinity());
@@ -14,7 +13,7 @@ __device__ __forceinline__ void load_tile(
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + threadIdx.x) * VEC;
         if (n < columns) {
-            x[p] = load_within<ALIGNED, VEC>(tile_ptr + n, row, N);
+            x[p] = load_body<ALIGNED, VEC>(tile_ptr + n);
         } else {
             x[p] = reinterpret_cast<const Packed<T, VEC>&>(nothing);
         }
