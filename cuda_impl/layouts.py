@@ -47,6 +47,12 @@ def in_vectors(x: Tensor) -> bool:
     return x.data_ptr() % 16 == 0 and x.stride(0) % VEC == 0 and x.size(1) % VEC == 0
 
 
+def as_output(x: Tensor) -> Tensor:
+    """``x`` if its rows start as far from 16-byte boundaries as a contiguous output's, else a copy."""
+    apart = (x.stride(0) - x.size(1)) % vector(x)
+    return x if x.data_ptr() % 16 == 0 and apart == 0 else copied(x)
+
+
 def has_aligned_rows(x: Tensor) -> bool:
     """Whether rows are contiguous, 16-byte aligned and apart, as TMA requires."""
     apart = x.stride(0) >= x.size(1) and x.stride(0) * x.element_size() % 16 == 0

@@ -57,7 +57,7 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
     float count = vectors * VEC;
     if (parts.edge >= 0) {
         const float further = float(x_row[parts.edge]) - own_mean;
-        own_squares += further * further * (count / (count + 1.0f));
+        own_squares += further * (count / (count + 1.0f)) * further;  // 0 for a thread without vectors
         own_mean += further / (count + 1.0f);
         count += 1.0f;
     }
@@ -174,7 +174,7 @@ __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void laye
     if (parts.edge >= 0) sum += edge;
     const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(sum) / N;
     float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
-    if (parts.edge >= 0) squares += (edge - mean) * (edge - mean);
+    if (parts.edge >= 0) squares += square(edge - mean);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N + eps);
     T* y_body = y_ptr + m * N + parts.head;
     store_tile<ROW_THREADS>(y_body, x, weight, bias, mean, scale, columns, thread);
@@ -190,16 +190,19 @@ __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void laye
 // Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
 // allocated by eights: 80. The kernel takes 78, of which x, weight and bias are 48; without the limit 123.
 //
-// Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
-// BLOCK_M <= 4.
+// KEPT: rows are aligned and a slice is one tile of THREADS * PACKS vectors, so its weights stay in
+// registers. Otherwise a slice has any number of tiles, and weights are loaded as they are used: where a row
+// starts between 16-byte boundaries, that decides which of them a thread needs. TMA copies the body of a row;
+// the cluster's first block has the edges. Rows of x start as far from a boundary as y's; slice is a multiple
+// of VEC; BLOCK_M <= 4.
 
-template <typename T, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool KEPT, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N,
         index_t stride_xm, int slice, int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T);
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
     constexpr int MOST_ROWS = 4;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
@@ -208,7 +211,13 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
     const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
     const index_t begin = static_cast<index_t>(rank) * slice;
-    const int columns = slice_columns(N, begin, slice);
+    const auto parts_of = [&](int row) { return Parts<T, KEPT>(y_ptr + (m + row) * N, N, thread); };
+    const index_t body = parts_of(0).body;  // that of every row
+    const int columns = slice_columns(body, begin, slice);
+    const auto count_of = [&](int block) {  // elements of a block, edges included
+        const int count = slice_columns(body, static_cast<index_t>(block) * slice, slice);
+        return block == 0 ? count + static_cast<int>(N - body) : count;
+    };
 
     if (thread == 0) {
         for (int row = 0; row < rows; ++row) {
@@ -222,21 +231,36 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes, &full[row]);
+                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + parts_of(row).head + begin, bytes,
+                    &full[row]);
             }
         }
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
-    load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
-    load_tile<THREADS>(bias, bias_ptr + begin, columns, thread);
+    if (KEPT) {
+        load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
+        load_tile<THREADS>(bias, bias_ptr + begin, columns, thread);
+    }
 
     const auto reduce = [&](int row) {
+        const index_t edge_column = rank == 0 ? parts_of(row).edge : -1;
+        float edge = 0.0f;
+        if (edge_column >= 0) edge = float(x_ptr[(m + row) * stride_xm + edge_column]);
         mbarrier_wait(&full[row], 0);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        const float mean = block_reduce<Sum, THREADS, 0>(tile_sum(x)) / max(columns, 1);
-        const float deviations = tile_squares<THREADS>(x, mean, columns, thread);
+        float sum = 0.0f, deviations = 0.0f;
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            sum += tile_sum(x);
+        }
+        if (edge_column >= 0) sum += edge;
+        const float mean = block_reduce<Sum, THREADS, 0>(sum) / max(count_of(rank), 1);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            if (!KEPT) load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            deviations += tile_squares<THREADS>(x, mean, columns - n, thread);
+        }
+        if (edge_column >= 0) deviations += square(edge - mean);
         const float squares = block_reduce<Sum, THREADS, 1>(deviations);
         if (thread < CLUSTER) {
             const word_t word = __float_as_uint(mean) | static_cast<word_t>(__float_as_uint(squares)) << 32;
@@ -244,17 +268,31 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         }
     };
     const auto write = [&](int row) {
+        T* y_row = y_ptr + (m + row) * N;
+        const Parts<T, KEPT> parts = parts_of(row);
         mbarrier_wait(&arrived[row], 0);
         const word_t word = block_moments[row][thread % CLUSTER];
         const float block_mean = __uint_as_float(static_cast<unsigned>(word));
         const float block_squares = __uint_as_float(static_cast<unsigned>(word >> 32));
-        const float count = slice_columns(N, static_cast<index_t>(thread % CLUSTER) * slice, slice);
+        const float count = count_of(thread % CLUSTER);
         const float mean = warp_reduce<Sum, CLUSTER>(count * block_mean) / N;
         const float distance = block_mean - mean;
         const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        store_tile<THREADS>(
-            y_ptr + (m + row) * N + begin, x, weight, bias, mean, rsqrtf(squares / N + eps), columns, thread);
+        const float scale = rsqrtf(squares / N + eps);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            const index_t at = parts.head + begin + n;
+            if (!KEPT) {
+                load_parameters<THREADS, KEPT>(weight, weight_ptr + at, columns - n, thread);
+                load_parameters<THREADS, KEPT>(bias, bias_ptr + at, columns - n, thread);
+            }
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            store_tile<THREADS>(y_row + at, x, weight, bias, mean, scale, columns - n, thread);
+        }
+        if (parts.edge >= 0 && rank == 0) {
+            const float centred = float(x_ptr[(m + row) * stride_xm + parts.edge]) - mean;
+            y_row[parts.edge] =
+                T(centred * scale * float(weight_ptr[parts.edge]) + float(bias_ptr[parts.edge]));
+        }
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written

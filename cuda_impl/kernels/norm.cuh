@@ -6,6 +6,10 @@
 
 #include "common.cuh"
 
+__device__ __forceinline__ float square(float x) {
+    return x * x;
+}
+
 // PACKS vectors per thread, THREADS vectors apart; zeros from `columns` on.
 template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
 __device__ __forceinline__ void load_tile(

@@ -15,7 +15,7 @@ template <typename T, int VEC>
 __device__ __forceinline__ float vec_squares(const Vec<T, VEC>& x) {
     float squares = 0.0f;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) squares += to_float(x, v) * to_float(x, v);
+    for (int v = 0; v < VEC; ++v) squares += square(to_float(x, v));
     return squares;
 }
 
@@ -46,7 +46,7 @@ __global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(
     };
 
     float squares = 0.0f;
-    if (parts.edge >= 0) squares = float(x_row[parts.edge]) * float(x_row[parts.edge]);
+    if (parts.edge >= 0) squares = square(float(x_row[parts.edge]));
 #pragma unroll 2
     for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) squares += vec_squares(load(n));
     const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
@@ -110,7 +110,7 @@ __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rm
     load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
     load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
     float squares = tile_squares(x);
-    if (parts.edge >= 0) squares += edge * edge;
+    if (parts.edge >= 0) squares += square(edge);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
     store_tile<ROW_THREADS>(y_ptr + m * N + parts.head, x, scale, weight, columns, thread);
     if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T(edge * scale * edge_weight);
@@ -125,16 +125,19 @@ __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rm
 // Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
 // allocated by eights: 80. The kernel takes 64, of which x and weight are 32.
 //
-// Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
-// BLOCK_M <= 4.
+// KEPT: rows are aligned and a slice is one tile of THREADS * PACKS vectors, so its weights stay in
+// registers. Otherwise a slice has any number of tiles, and weights are loaded as they are used: where a row
+// starts between 16-byte boundaries, that decides which of them a thread needs. TMA copies the body of a row;
+// the cluster's first block has the edges. Rows of x start as far from a boundary as y's; slice is a multiple
+// of VEC; BLOCK_M <= 4.
 
-template <typename T, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool KEPT, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
         int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T);
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
     constexpr int MOST_ROWS = 4;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
@@ -143,7 +146,9 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
     const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
     const index_t begin = static_cast<index_t>(rank) * slice;
-    const int columns = slice_columns(N, begin, slice);
+    const auto parts_of = [&](int row) { return Parts<T, KEPT>(y_ptr + (m + row) * N, N, thread); };
+    const index_t body = parts_of(0).body;  // that of every row
+    const int columns = slice_columns(body, begin, slice);
 
     if (thread == 0) {
         for (int row = 0; row < rows; ++row) {
@@ -157,19 +162,25 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes, &full[row]);
+                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + parts_of(row).head + begin, bytes,
+                    &full[row]);
             }
         }
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[PACKS], weight[PACKS];
-    load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
+    if (KEPT) load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
 
     const auto reduce = [&](int row) {
+        const index_t edge = rank == 0 ? parts_of(row).edge : -1;
+        float own = 0.0f;
+        if (edge >= 0) own = square(float(x_ptr[(m + row) * stride_xm + edge]));
         mbarrier_wait(&full[row], 0);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        const float own = tile_squares(x);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            own += tile_squares(x);
+        }
         // Two calls by turns: the other one's barrier is between two uses of one call's shared memory.
         const float squares =
             row % 2 == 0 ? block_reduce<Sum, THREADS, 0>(own) : block_reduce<Sum, THREADS, 1>(own);
@@ -178,12 +189,21 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         }
     };
     const auto write = [&](int row) {
+        T* y_row = y_ptr + (m + row) * N;
+        const Parts<T, KEPT> parts = parts_of(row);
         mbarrier_wait(&arrived[row], 0);
         const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
-        const float squares = warp_reduce<Sum, CLUSTER>(part);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        store_tile<THREADS>(
-            y_ptr + (m + row) * N + begin, x, rsqrtf(squares / N + eps), weight, columns, thread);
+        const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(part) / N + eps);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            const index_t at = parts.head + begin + n;
+            if (!KEPT) load_parameters<THREADS, KEPT>(weight, weight_ptr + at, columns - n, thread);
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            store_tile<THREADS>(y_row + at, x, scale, weight, columns - n, thread);
+        }
+        if (parts.edge >= 0 && rank == 0) {
+            const float edge = float(x_ptr[(m + row) * stride_xm + parts.edge]);
+            y_row[parts.edge] = T(edge * scale * float(weight_ptr[parts.edge]));
+        }
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written

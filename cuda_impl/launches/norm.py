@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from compare.arguments import check_norm
-from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, copied, empty_like, int32, int64
-from cuda_impl.layouts import contiguous_rows, in_vectors, packed, vector
+from cuda_impl.launch import Kernel, Launch, Plan, Tensor, ceil_div, empty_like, int32, int64
+from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, packed, vector
 
 
 def online_kernel(op: str) -> Kernel:
@@ -66,9 +66,10 @@ def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
 
 FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
 CLUSTER_PACKS = 4
+MOST_SLICE_PACKS = 208 * 1024 // 16
 
 
-def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
+def cluster_shapes(T: torch.dtype, KEPT: bool) -> Iterator[tuple[int, int]]:
     """The choices of THREADS and CLUSTER."""
     yield from dict.fromkeys(map(cluster_shape, range(1, 65)))
 
@@ -76,31 +77,31 @@ def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
 def cluster_shape(of_128: int) -> tuple[int, int]:
     """THREADS and CLUSTER for rows that ``of_128`` blocks of 128 threads hold."""
     CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
-    return 128 if of_128 <= 4 else 256 if of_128 <= 32 else 512, CLUSTER
+    return 128 if of_128 <= 4 else 512 if 32 < of_128 <= 64 else 256, CLUSTER
 
 
 def cluster_kernel(op: str) -> Kernel:
-    return Kernel(op + "_cluster_kernel<{T}, 4, {SHAPE}>", SHAPE=cluster_shapes)
+    return Kernel(op + "_cluster_kernel<{T}, {KEPT}, 4, {SHAPE}>", KEPT=(True, False), SHAPE=cluster_shapes)
 
 
 def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
-    x = contiguous_rows(x)
+    x = as_output(contiguous_rows(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    if N % VEC != 0:
-        raise NotImplementedError(f"N={N}: TMA copies 16 bytes, {VEC} columns, at a time")
-    x = x if in_vectors(x) else copied(x)
-    packs = N // VEC
+    packs = ceil_div(N, VEC)
     of_128 = ceil_div(packs, 128 * CLUSTER_PACKS)  # blocks of 128 threads needed
-    if of_128 > 64:
-        most = 16 * 512 * CLUSTER_PACKS * VEC
-        raise NotImplementedError(f"N={N}: 16 blocks hold rows of {most} columns")
     THREADS, CLUSTER = SHAPE = cluster_shape(of_128)
     slice_packs = ceil_div(packs, CLUSTER)
+    if slice_packs > MOST_SLICE_PACKS:
+        most = CLUSTER * MOST_SLICE_PACKS * VEC
+        raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
+    KEPT = in_vectors(x) and of_128 <= 64
     # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
-    BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
+    BLOCK_M = 1 if M < FEW_ROWS or of_128 > 64 else 4 if slice_packs <= 512 else 2
     split = int32(slice_packs * VEC, BLOCK_M)
     sizes = int64(M, N, x.stride(0))
     args = (x, *map(packed, parameters.values()), y, *sizes, *split, np.float32(eps))
     grid, shared_bytes = ceil_div(M, BLOCK_M) * CLUSTER, BLOCK_M * slice_packs * 16
-    return Plan(y, Launch(run(x.dtype, SHAPE=SHAPE), grid, THREADS, args, shared_bytes, cluster=CLUSTER))
+    return Plan(
+        y, Launch(run(x.dtype, KEPT=KEPT, SHAPE=SHAPE), grid, THREADS, args, shared_bytes, cluster=CLUSTER)
+    )

@@ -21,7 +21,7 @@ from cuda_impl.launch import (
     variant,
     zeros,
 )
-from cuda_impl.layouts import contiguous_rows, in_vectors, vector
+from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, vector
 
 
 def checked(x: Tensor) -> Tensor:
@@ -127,13 +127,15 @@ def checked_for_tma(x: Tensor) -> Tensor:
 
 CLUSTER_TILES = 26
 """Tiles of 8 KB in a block's shared memory: 208 of 227 KB."""
-CLUSTERS = Kernel("softmax_cluster_kernel<{T}, 8, 64, {CLUSTER}>", CLUSTER=(2, 4, 8, 16))
+CLUSTERS = Kernel(
+    "softmax_cluster_kernel<{T}, {ALIGNED}, 8, 64, {CLUSTER}>", ALIGNED=(True, False), CLUSTER=(2, 4, 8, 16)
+)
 
 
 @variant("softmax", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90")
 def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
-    x = checked_for_tma(x)
+    x = as_output(checked(x))
     y, (M, N) = empty_like(x), x.shape
     PACKS, THREADS = 8, 64
     BLOCK_N = THREADS * PACKS * vector(x)  # 8 KB
@@ -146,7 +148,7 @@ def cluster(x: Tensor) -> Plan:
         most = 16 * CLUSTER_TILES * BLOCK_N
         raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {most} columns")
     args = (x, y, *int64(N, x.stride(0), slice_tiles * BLOCK_N))
-    run = CLUSTERS(x.dtype, CLUSTER=CLUSTER)
+    run = CLUSTERS(x.dtype, ALIGNED=in_vectors(x), CLUSTER=CLUSTER)
     shared_bytes = slice_tiles * BLOCK_N * x.element_size()
     return Plan(y, Launch(run, M * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
 

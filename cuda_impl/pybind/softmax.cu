@@ -118,6 +118,16 @@ static py::object split(py::object x_object) {
     return y.object;
 }
 
+static Tensor dense(const Tensor& x) {
+    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+}
+
+// x if its rows start as far from 16-byte boundaries as y's; else a copy.
+static Tensor as_output(const Tensor& x) {
+    const bool fits = x.address() % 16 == 0 && (x.stride(0) - x.shape(1)) * x.element_size() % 16 == 0;
+    return fits ? x : dense(x);
+}
+
 // x with 16-byte aligned rows; a copy if they are not.
 static Tensor checked_for_tma(const py::object& x_object) {
     const Tensor x = checked(x_object);
@@ -127,17 +137,17 @@ static Tensor checked_for_tma(const py::object& x_object) {
             "N=" + std::to_string(x.shape(1)) + ": TMA copies 16 bytes, " + std::to_string(pack) +
             " columns, at a time");
     }
-    if (in_vectors(x)) return x;
-    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+    return in_vectors(x) ? x : dense(x);
 }
 
 // The blocks of a cluster share a row: up to 16 x 208 KB.
 static py::object cluster(py::object x_object) {
-    const Tensor x = checked_for_tma(x_object), y = x.empty_like();
+    const Tensor x = as_output(checked(x_object)), y = x.empty_like();
     const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
-    dispatch(x, [&](auto zero) {
+    dispatch_aligned(x, [&](auto zero, auto ALIGNED_) {
         using T = decltype(zero);
+        constexpr bool ALIGNED = ALIGNED_;
         constexpr int PACKS = 8, THREADS = 64;
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
@@ -153,8 +163,8 @@ static py::object cluster(py::object x_object) {
             const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
             launch(
                 x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
-                softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N, x.stride(0),
-                slice_tiles * BLOCK_N);
+                softmax_cluster_kernel<T, ALIGNED, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
+                x.stride(0), slice_tiles * BLOCK_N);
         };
         if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
         if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());
