@@ -143,9 +143,11 @@ def onepass(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: tor
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     BLOCK_N = triton.next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
-    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
+    VEC = vec(rows.x)
+    # 64 elements of a long row per thread; 16 where weights take a register each.
+    num_warps = min(32, max(4, BLOCK_N // (512 if VEC > 1 else 2048)))
     kernel[(triton.cdiv(M, BLOCK_M),)](
-        *rows.tensors, M, N, rows.x.stride(0), eps, VEC=vec(rows.x), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        *rows.tensors, M, N, rows.x.stride(0), eps, VEC=VEC, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
         num_warps=num_warps,
     )  # fmt: skip
     return rows.y
