@@ -143,11 +143,15 @@ struct Parts {
 // A vector of the body; element by element in an x whose rows start elsewhere between boundaries than y's.
 template <bool ALIGNED, int VEC, typename T>
 __device__ __forceinline__ Packed<T, VEC> load_body(const T* ptr) {
-    if (ALIGNED || reinterpret_cast<word_t>(ptr) % 16 == 0) return load_packed<VEC>(ptr);
-    Vec<T, VEC> x;
+    if constexpr (ALIGNED) {
+        return load_packed<VEC>(ptr);
+    } else {
+        if (reinterpret_cast<word_t>(ptr) % 16 == 0) return load_packed<VEC>(ptr);
+        Vec<T, VEC> x;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) x[v] = ptr[v];
-    return reinterpret_cast<const Packed<T, VEC>&>(x);
+        for (int v = 0; v < VEC; ++v) x[v] = ptr[v];
+        return reinterpret_cast<const Packed<T, VEC>&>(x);
+    }
 }
 
 // ---- reductions: warp shuffles, then one value per warp through shared memory ---------------------------

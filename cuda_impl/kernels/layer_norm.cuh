@@ -190,29 +190,33 @@ __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void laye
 // Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
 // allocated by eights: 80. The kernel takes 78, of which x, weight and bias are 48; without the limit 123.
 //
-// KEPT: rows are aligned and a slice is one tile of THREADS * PACKS vectors, so its weights stay in
-// registers. Otherwise a slice has any number of tiles, and weights are loaded as they are used: where a row
-// starts between 16-byte boundaries, that decides which of them a thread needs. TMA copies the body of a row;
-// the cluster's first block has the edges. Rows of x start as far from a boundary as y's; slice is a multiple
-// of VEC; BLOCK_M <= 4.
+// TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
+// on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
+// KEPT: a slice is one tile of THREADS * PACKS vectors, so its weights stay in registers; else they are
+// loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
+// <= 4.
 
-template <typename T, bool KEPT, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, bool KEPT, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N,
         index_t stride_xm, int slice, int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
-    constexpr int MOST_ROWS = 4;
+    constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
     __shared__ word_t block_moments[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
     const int thread = threadIdx.x, rank = cluster_block_rank();
-    const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
-    const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
+    const index_t cluster = blockIdx.x / CLUSTER;
+    const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
+    const auto row_m = [&](int row) { return first_m + row * STEP; };
+    const index_t rows_left = (M - first_m + STEP - 1) / STEP;  // none or fewer for the last clusters
+    const int rows = static_cast<int>(rows_left < BLOCK_M ? rows_left : BLOCK_M);
     const index_t begin = static_cast<index_t>(rank) * slice;
-    const auto parts_of = [&](int row) { return Parts<T, KEPT>(y_ptr + (m + row) * N, N, thread); };
-    const index_t body = parts_of(0).body;  // that of every row
+    const auto parts_of = [&](int row) { return Parts<T, ALIGNED>(y_ptr + row_m(row) * N, N, thread); };
+    const index_t body = parts_of(0).body;  // as in every row
+    const int head = parts_of(0).head;      // as in the cluster's other rows
     const int columns = slice_columns(body, begin, slice);
     const auto count_of = [&](int block) {  // elements of a block, edges included
         const int count = slice_columns(body, static_cast<index_t>(block) * slice, slice);
@@ -231,8 +235,7 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + parts_of(row).head + begin, bytes,
-                    &full[row]);
+                    x_shared + row * slice, x_ptr + row_m(row) * stride_xm + head + begin, bytes, &full[row]);
             }
         }
     }
@@ -240,14 +243,14 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     cluster_arrive_relaxed();
     Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
     if (KEPT) {
-        load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
-        load_tile<THREADS>(bias, bias_ptr + begin, columns, thread);
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
+        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + head + begin, columns, thread);
     }
 
     const auto reduce = [&](int row) {
         const index_t edge_column = rank == 0 ? parts_of(row).edge : -1;
         float edge = 0.0f;
-        if (edge_column >= 0) edge = float(x_ptr[(m + row) * stride_xm + edge_column]);
+        if (edge_column >= 0) edge = float(x_ptr[row_m(row) * stride_xm + edge_column]);
         mbarrier_wait(&full[row], 0);
         float sum = 0.0f, deviations = 0.0f;
         for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
@@ -268,8 +271,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         }
     };
     const auto write = [&](int row) {
-        T* y_row = y_ptr + (m + row) * N;
-        const Parts<T, KEPT> parts = parts_of(row);
+        T* y_row = y_ptr + row_m(row) * N;
+        const Parts<T, ALIGNED> parts = parts_of(row);
         mbarrier_wait(&arrived[row], 0);
         const word_t word = block_moments[row][thread % CLUSTER];
         const float block_mean = __uint_as_float(static_cast<unsigned>(word));
@@ -280,16 +283,16 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
         const float scale = rsqrtf(squares / N + eps);
         for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
-            const index_t at = parts.head + begin + n;
+            const index_t at = head + begin + n;
             if (!KEPT) {
-                load_parameters<THREADS, KEPT>(weight, weight_ptr + at, columns - n, thread);
-                load_parameters<THREADS, KEPT>(bias, bias_ptr + at, columns - n, thread);
+                load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n, thread);
+                load_parameters<THREADS, ALIGNED>(bias, bias_ptr + at, columns - n, thread);
             }
             load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
             store_tile<THREADS>(y_row + at, x, weight, bias, mean, scale, columns - n, thread);
         }
         if (parts.edge >= 0 && rank == 0) {
-            const float centred = float(x_ptr[(m + row) * stride_xm + parts.edge]) - mean;
+            const float centred = float(x_ptr[row_m(row) * stride_xm + parts.edge]) - mean;
             y_row[parts.edge] =
                 T(centred * scale * float(weight_ptr[parts.edge]) + float(bias_ptr[parts.edge]));
         }

@@ -26,18 +26,22 @@ __device__ __forceinline__ void load_tile(
 // element each would be four times the wavefronts in the L1.
 template <bool ALIGNED, int VEC, typename T>
 __device__ __forceinline__ Packed<T, VEC> load_shifted(const T* ptr) {
-    if constexpr (ALIGNED) return load_packed<VEC>(ptr);
-    const unsigned bytes = static_cast<unsigned>(reinterpret_cast<word_t>(ptr) % 16);
-    const T* low = ptr - bytes / sizeof(T);
-    const uint4 first = load_packed<VEC>(low).words, second = load_packed<VEC>(low + VEC).words;
-    unsigned word[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+    if constexpr (ALIGNED) {
+        return load_packed<VEC>(ptr);
+    } else {
+        const unsigned bytes = static_cast<unsigned>(reinterpret_cast<word_t>(ptr) % 16);
+        const T* low = ptr - bytes / sizeof(T);
+        const uint4 first = load_packed<VEC>(low).words, second = load_packed<VEC>(low + VEC).words;
+        unsigned word[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
-    for (int i = 0; i < 6; ++i) word[i] = bytes & 8 ? word[i + 2] : word[i];
+        for (int i = 0; i < 6; ++i) word[i] = bytes & 8 ? word[i + 2] : word[i];
 #pragma unroll
-    for (int i = 0; i < 5; ++i) word[i] = bytes & 4 ? word[i + 1] : word[i];
+        for (int i = 0; i < 5; ++i) word[i] = bytes & 4 ? word[i + 1] : word[i];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = __byte_perm(word[i], word[i + 1], 0x3210 + 0x1111 * (bytes & 3));
-    return {make_uint4(word[0], word[1], word[2], word[3])};
+        for (int i = 0; i < 4; ++i)
+            word[i] = __byte_perm(word[i], word[i + 1], 0x3210 + 0x1111 * (bytes & 3));
+        return {make_uint4(word[0], word[1], word[2], word[3])};
+    }
 }
 template <int THREADS, bool ALIGNED, typename T, int VEC, int PACKS>
 __device__ __forceinline__ void load_parameters(

@@ -125,29 +125,33 @@ __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rm
 // Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
 // allocated by eights: 80. The kernel takes 64, of which x and weight are 32.
 //
-// KEPT: rows are aligned and a slice is one tile of THREADS * PACKS vectors, so its weights stay in
-// registers. Otherwise a slice has any number of tiles, and weights are loaded as they are used: where a row
-// starts between 16-byte boundaries, that decides which of them a thread needs. TMA copies the body of a row;
-// the cluster's first block has the edges. Rows of x start as far from a boundary as y's; slice is a multiple
-// of VEC; BLOCK_M <= 4.
+// TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
+// on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
+// KEPT: a slice is one tile of THREADS * PACKS vectors, so its weights stay in registers; else they are
+// loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
+// <= 4.
 
-template <typename T, bool KEPT, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, bool KEPT, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
         int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
-    constexpr int MOST_ROWS = 4;
+    constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
     __shared__ unsigned long long block_sums[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
     const int thread = threadIdx.x, rank = cluster_block_rank();
-    const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
-    const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
+    const index_t cluster = blockIdx.x / CLUSTER;
+    const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
+    const auto row_m = [&](int row) { return first_m + row * STEP; };
+    const index_t rows_left = (M - first_m + STEP - 1) / STEP;  // none or fewer for the last clusters
+    const int rows = static_cast<int>(rows_left < BLOCK_M ? rows_left : BLOCK_M);
     const index_t begin = static_cast<index_t>(rank) * slice;
-    const auto parts_of = [&](int row) { return Parts<T, KEPT>(y_ptr + (m + row) * N, N, thread); };
-    const index_t body = parts_of(0).body;  // that of every row
+    const auto parts_of = [&](int row) { return Parts<T, ALIGNED>(y_ptr + row_m(row) * N, N, thread); };
+    const index_t body = parts_of(0).body;  // as in every row
+    const int head = parts_of(0).head;      // as in the cluster's other rows
     const int columns = slice_columns(body, begin, slice);
 
     if (thread == 0) {
@@ -162,20 +166,19 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + parts_of(row).head + begin, bytes,
-                    &full[row]);
+                    x_shared + row * slice, x_ptr + row_m(row) * stride_xm + head + begin, bytes, &full[row]);
             }
         }
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[PACKS], weight[PACKS];
-    if (KEPT) load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
+    if (KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
 
     const auto reduce = [&](int row) {
         const index_t edge = rank == 0 ? parts_of(row).edge : -1;
         float own = 0.0f;
-        if (edge >= 0) own = square(float(x_ptr[(m + row) * stride_xm + edge]));
+        if (edge >= 0) own = square(float(x_ptr[row_m(row) * stride_xm + edge]));
         mbarrier_wait(&full[row], 0);
         for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
             load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
@@ -189,19 +192,19 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         }
     };
     const auto write = [&](int row) {
-        T* y_row = y_ptr + (m + row) * N;
-        const Parts<T, KEPT> parts = parts_of(row);
+        T* y_row = y_ptr + row_m(row) * N;
+        const Parts<T, ALIGNED> parts = parts_of(row);
         mbarrier_wait(&arrived[row], 0);
         const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
         const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(part) / N + eps);
         for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
-            const index_t at = parts.head + begin + n;
-            if (!KEPT) load_parameters<THREADS, KEPT>(weight, weight_ptr + at, columns - n, thread);
+            const index_t at = head + begin + n;
+            if (!KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n, thread);
             load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
             store_tile<THREADS>(y_row + at, x, scale, weight, columns - n, thread);
         }
         if (parts.edge >= 0 && rank == 0) {
-            const float edge = float(x_ptr[(m + row) * stride_xm + parts.edge]);
+            const float edge = float(x_ptr[row_m(row) * stride_xm + parts.edge]);
             y_row[parts.edge] = T(edge * scale * float(weight_ptr[parts.edge]));
         }
     };

@@ -67,21 +67,28 @@ def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
 FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
 CLUSTER_PACKS = 4
 MOST_SLICE_PACKS = 208 * 1024 // 16
+MOST_OF_128 = 64  # blocks of 128 threads that hold a row in registers
 
 
-def cluster_shapes(T: torch.dtype, KEPT: bool) -> Iterator[tuple[int, int]]:
+def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
     """The choices of THREADS and CLUSTER."""
-    yield from dict.fromkeys(map(cluster_shape, range(1, 65)))
+    yield from dict.fromkeys(map(cluster_shape, range(1, MOST_OF_128 + 2)))
+
+
+def kept(T: torch.dtype, SHAPE: tuple[int, int], ALIGNED: bool) -> tuple[bool, ...]:
+    """Whether weights stay in registers; in the shape of longer rows it depends on their length."""
+    return (True, False) if SHAPE == cluster_shape(MOST_OF_128 + 1) else (True,)
 
 
 def cluster_shape(of_128: int) -> tuple[int, int]:
     """THREADS and CLUSTER for rows that ``of_128`` blocks of 128 threads hold."""
     CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
-    return 128 if of_128 <= 4 else 512 if 32 < of_128 <= 64 else 256, CLUSTER
+    return 128 if of_128 <= 4 else 512 if 32 < of_128 <= MOST_OF_128 else 256, CLUSTER
 
 
 def cluster_kernel(op: str) -> Kernel:
-    return Kernel(op + "_cluster_kernel<{T}, {KEPT}, 4, {SHAPE}>", KEPT=(True, False), SHAPE=cluster_shapes)
+    template = op + "_cluster_kernel<{T}, {ALIGNED}, {KEPT}, 4, {SHAPE}>"
+    return Kernel(template, SHAPE=cluster_shapes, ALIGNED=(True, False), KEPT=kept)
 
 
 def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
@@ -95,13 +102,13 @@ def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     if slice_packs > MOST_SLICE_PACKS:
         most = CLUSTER * MOST_SLICE_PACKS * VEC
         raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
-    KEPT = in_vectors(x) and of_128 <= 64
+    ALIGNED, KEPT = in_vectors(x), of_128 <= MOST_OF_128
     # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
-    BLOCK_M = 1 if M < FEW_ROWS or of_128 > 64 else 4 if slice_packs <= 512 else 2
+    BLOCK_M = 1 if M < FEW_ROWS or not KEPT else 4 if slice_packs <= 512 else 2
+    groups = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
     split = int32(slice_packs * VEC, BLOCK_M)
     sizes = int64(M, N, x.stride(0))
     args = (x, *map(packed, parameters.values()), y, *sizes, *split, np.float32(eps))
-    grid, shared_bytes = ceil_div(M, BLOCK_M) * CLUSTER, BLOCK_M * slice_packs * 16
-    return Plan(
-        y, Launch(run(x.dtype, KEPT=KEPT, SHAPE=SHAPE), grid, THREADS, args, shared_bytes, cluster=CLUSTER)
-    )
+    shared_bytes = BLOCK_M * slice_packs * 16
+    kernel = run(x.dtype, ALIGNED=ALIGNED, KEPT=KEPT, SHAPE=SHAPE)
+    return Plan(y, Launch(kernel, groups * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
