@@ -77,7 +77,7 @@ def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
 
 def kept(T: torch.dtype, SHAPE: tuple[int, int], ALIGNED: bool) -> tuple[bool, ...]:
     """Whether weights stay in registers; in the shape of longer rows it depends on their length."""
-    return (True, False) if SHAPE == cluster_shape(MOST_OF_128 + 1) else (True,)
+    return (True, False) if cluster_shape(MOST_OF_128 + 1) == SHAPE else (True,)
 
 
 def cluster_shape(of_128: int) -> tuple[int, int]:
