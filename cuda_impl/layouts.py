@@ -36,7 +36,7 @@ def packed(x: Tensor) -> Tensor:
 
 
 def VECS(T: torch.dtype) -> tuple[int, int]:
-    """What `vec` returns."""
+    """Elements per access: 16 bytes' worth, or 1."""
     return 16 // T.itemsize, 1
 
 
@@ -45,12 +45,16 @@ def contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.size(-1) <= 1 else copied(x)
 
 
-def vec(x: Tensor) -> int:
-    """Elements per access: 16 bytes' worth if all rows of x and of a contiguous output are 16-byte aligned,
-    else 1."""
+def in_vectors(x: Tensor) -> bool:
+    """Whether all rows of x, and of a contiguous output, are whole 16-byte vectors: `Parts` in common.cuh."""
     VEC = vector(x)
-    aligned = x.data_ptr() % 16 == 0 and x.stride(0) % VEC == 0 and x.size(1) % VEC == 0
-    return VEC if aligned else 1
+    return x.data_ptr() % 16 == 0 and x.stride(0) % VEC == 0 and x.size(1) % VEC == 0
+
+
+def as_output(x: Tensor) -> Tensor:
+    """``x`` if its rows start as far from 16-byte boundaries as a contiguous output's, else a copy."""
+    apart = (x.stride(0) - x.size(1)) % vector(x)
+    return x if x.data_ptr() % 16 == 0 and apart == 0 else copied(x)
 
 
 def has_aligned_rows(x: Tensor) -> bool:

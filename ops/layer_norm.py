@@ -111,6 +111,11 @@ CASES = Cases(
             for layout in ("padded", "misaligned", "weight_misaligned")
         ),
         *(case("bf16", layout, M=4, N=133) for layout in NORM_LAYOUTS if layout != "contiguous"),
+        # Rows that start and end between 16-byte boundaries: without a whole vector, and of many. A long row
+        # has several tiles in each block of a cluster, and clusters of 260 rows have several rows each.
+        *(case(dtype, M=7, N=15) for dtype in DTYPES),
+        case("fp32", M=2, N=262147),
+        case("bf16", M=260, N=779),
         # Several rows per block, and a partial last block.
         *(case(dtype, M=29, N=16) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("neg_inf", "nan")),

@@ -87,6 +87,9 @@ CASES = Cases(
         *(case(dtype, layout, M=4, N=133) for dtype in DTYPES for layout in _LAYOUTS),
         # Rows of whole 16-byte vectors that are not 16-byte aligned.
         *(case(dtype, layout, M=4, N=128) for dtype in DTYPES for layout in ("padded", "misaligned")),
+        # Rows that start and end between 16-byte boundaries: without a whole vector, and of many.
+        *(case(dtype, M=7, N=15) for dtype in DTYPES),
+        *(case(dtype, M=3, N=40001) for dtype in ("fp32", "bf16")),
         # Several rows per block, or several blocks' worth of rows, with a partial last one.
         *(case(dtype, M=29, N=16) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),

@@ -25,7 +25,8 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.registry import implementation
 from triton_impl import norm
-from triton_impl.norm import in_order, narrow, of_columns, stay_packed, widen
+from triton_impl.norm import in_order, narrow, of_body, of_columns, stay_packed, widen
+from triton_impl.parts import columns_of_body, edges, start_of_body
 from triton_impl.shared_rows import fetch, published
 
 EPS = 1e-5
@@ -47,46 +48,62 @@ def combine(mean, squares, count, total):
 @triton.jit
 def layer_norm_online_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
-    eps, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
+    eps, VEC: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row.  Each lane keeps running moments of its vectors of VEC elements.
+    """Grid: one program per row.  Each lane keeps running moments of its vectors of GROUP elements.
 
-    They are combined when the row ends.  VEC divides N and BLOCK_N.
+    They are combined when the row ends.  GROUP divides the body and BLOCK_N.
     """
     m = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + m * stride_xm
     y_row = y_ptr + m * N
-    lane = tl.arange(0, BLOCK_N // VEC) * VEC
-    column = lane[:, None] + tl.arange(0, VEC)[None, :]
-    lane_mean = tl.zeros([BLOCK_N // VEC], tl.float32)
-    lane_squares = tl.zeros([BLOCK_N // VEC], tl.float32)
-    for begin in range(0, N, BLOCK_N):
+    head = start_of_body(m * N, VEC) - m * N
+    body = columns_of_body(N, VEC)
+    x_body = x_ptr + start_of_body(m * stride_xm, VEC)
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    lane = tl.arange(0, BLOCK_N // GROUP) * GROUP
+    column = lane[:, None] + tl.arange(0, GROUP)[None, :]
+    lane_mean = tl.zeros([BLOCK_N // GROUP], tl.float32)
+    lane_squares = tl.zeros([BLOCK_N // GROUP], tl.float32)
+    for begin in range(0, body, BLOCK_N):
         n = begin + column
-        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
+        x = tl.load(x_body + n, mask=n < body, other=0.0).to(tl.float32)
         vectors = begin // BLOCK_N
         share = 1.0 / (vectors + 1)
-        vector_mean = tl.sum(x, axis=1) / VEC
+        vector_mean = tl.sum(x, axis=1) / GROUP
         deviation = x - vector_mean[:, None]
-        further = tl.where(begin + lane < N, vector_mean - lane_mean, 0.0)
+        further = tl.where(begin + lane < body, vector_mean - lane_mean, 0.0)
         lane_mean += further * share
         # The second summand is 0 for the first vector, for any mean.
-        lane_squares += tl.sum(deviation * deviation, axis=1) + further * (vectors * VEC * share) * further
-    lane_count = ((N - lane + BLOCK_N - 1) // BLOCK_N * VEC).to(tl.float32)
-    mean, squares = combine(lane_mean, lane_squares, lane_count, N)
+        lane_squares += tl.sum(deviation * deviation, axis=1) + further * (vectors * GROUP * share) * further
+    lane_count = ((body - lane + BLOCK_N - 1) // BLOCK_N * GROUP).to(tl.float32)
+    mean, squares = combine(lane_mean, lane_squares, lane_count, body)
+    if VEC > 1:
+        e = edges(head, N, VEC)
+        edge = tl.load(x_row + e, mask=e < N, other=0.0).to(tl.float32)
+        edge_mean = tl.sum(edge) / (N - body)
+        deviation = tl.where(e < N, edge - edge_mean, 0.0)
+        distance = edge_mean - mean
+        squares += tl.sum(deviation * deviation) + distance * (body / N * (N - body)) * distance
+        mean += distance * (N - body) / N
     scale = tl.rsqrt(squares / N + eps)
 
-    for begin in range(0, N, BLOCK_N):
+    for begin in range(0, body, BLOCK_N):
         n = begin + column
-        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
-        weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+        x = tl.load(x_body + n, mask=n < body, other=0.0).to(tl.float32)
+        weight, bias = of_body(weight_ptr, n, head, N, VEC), of_body(bias_ptr, n, head, N, VEC)
         y = (x - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
-        tl.store(y_row + n, y, mask=n < N)
+        tl.store(y_body + n, y, mask=n < body)
+    if VEC > 1:
+        weight, bias = of_columns(weight_ptr, e, N), of_columns(bias_ptr, e, N)
+        y = (edge - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
+        tl.store(y_row + e, y, mask=e < N)
 
 
 @triton.jit
 def layer_norm_onepass_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm,
-    eps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    eps, VEC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Grid: one program per BLOCK_M rows of N <= BLOCK_N columns, which stay in registers.
 
@@ -96,19 +113,34 @@ def layer_norm_onepass_kernel(
     WEIGHTS_FIRST: tl.constexpr = BLOCK_N <= 2048
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
-    inside = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0)
+    inside = (m < M) & (n < columns_of_body(N, VEC))
+    head = start_of_body(m * N, VEC) - m * N
+    x = tl.load(x_ptr + start_of_body(m * stride_xm, VEC) + n, mask=inside, other=0.0)
+    if VEC > 1:
+        column = edges(head, N, VEC)
+        at_edge = (m < M) & (column < N)
+        edge = tl.load(x_ptr + m * stride_xm + column, mask=at_edge, other=0.0).to(tl.float32)
     if WEIGHTS_FIRST:
-        weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+        weight, bias = of_body(weight_ptr, n, head, N, VEC), of_body(bias_ptr, n, head, N, VEC)
     x = x.to(tl.float32)
-    mean = tl.sum(x, axis=1, keep_dims=True) / N
+    total = tl.sum(x, axis=1, keep_dims=True)
+    if VEC > 1:
+        total += tl.sum(edge, axis=1, keep_dims=True)
+    mean = total / N
     deviation = tl.where(inside, x - mean, 0.0)
-    variance = tl.sum(deviation * deviation, axis=1, keep_dims=True) / N
-    scale = tl.rsqrt(variance + eps)
+    squares = tl.sum(deviation * deviation, axis=1, keep_dims=True)
+    if VEC > 1:
+        edge = tl.where(at_edge, edge - mean, 0.0)
+        squares += tl.sum(edge * edge, axis=1, keep_dims=True)
+    scale = tl.rsqrt(squares / N + eps)
     if not WEIGHTS_FIRST:
-        weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+        weight, bias = of_body(weight_ptr, n, head, N, VEC), of_body(bias_ptr, n, head, N, VEC)
     y = deviation * scale * weight.to(tl.float32) + bias.to(tl.float32)
-    tl.store(y_ptr + m * N + n, y, mask=inside)
+    tl.store(y_ptr + start_of_body(m * N, VEC) + n, y, mask=inside)
+    if VEC > 1:
+        weight, bias = of_columns(weight_ptr, column, N), of_columns(bias_ptr, column, N)
+        y = edge * scale * weight.to(tl.float32) + bias.to(tl.float32)
+        tl.store(y_ptr + m * N + column, y, mask=at_edge)
 
 
 @triton.jit

@@ -15,6 +15,7 @@ import triton.language as tl
 from compare.arguments import check_norm
 from triton_impl import shared_rows
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
+from triton_impl.parts import columns_of_body, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
     aligned,
@@ -31,6 +32,15 @@ INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 def of_columns(ptr, n, N):
     """Weight or bias of these columns; evict_last, because every row needs them."""
     return tl.load(ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
+
+
+@triton.jit
+def of_body(ptr, n, head, N, VEC: tl.constexpr):
+    """Weight or bias of these columns of a row's body, behind ``head`` columns."""
+    inside = n < columns_of_body(N, VEC)
+    if VEC > 1:
+        n += head
+    return tl.load(ptr + n, mask=inside, other=0.0, eviction_policy="evict_last")
 
 
 @triton.jit
@@ -120,10 +130,10 @@ def online(
     if rows.y.numel() == 0:
         return rows.y
     check_counts(N=N)
-    tile = {"BLOCK_N": min(4096, next_power_of_2(N))}
+    tile = {"VEC": vec(rows.x), "BLOCK_N": min(4096, next_power_of_2(N))}
     num_warps = 16 if tile["BLOCK_N"] == 4096 else 4
     if by_vectors:
-        tile["VEC"] = math.gcd(N, 16 // x.element_size())
+        tile["GROUP"] = tile["VEC"] if tile["VEC"] > 1 else math.gcd(N, 16 // x.element_size())
     kernel[grid_1d(M)](*rows.tensors, N, rows.x.stride(0), eps, **tile, num_warps=num_warps)
     return rows.y
 
@@ -140,10 +150,13 @@ def onepass(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: tor
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     BLOCK_N = next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
-    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
+    VEC = vec(rows.x)
+    # 64 elements of a long row per thread; 16 where weights take a register each.
+    num_warps = min(32, max(4, BLOCK_N // (512 if VEC > 1 else 2048)))
     kernel[grid_1d(cdiv(M, BLOCK_M))](
-        *rows.tensors, M, N, rows.x.stride(0), eps, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
-    )
+        *rows.tensors, M, N, rows.x.stride(0), eps, VEC=VEC, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        num_warps=num_warps,
+    )  # fmt: skip
     return rows.y
 
 

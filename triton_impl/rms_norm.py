@@ -22,7 +22,8 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.registry import implementation
 from triton_impl import norm
-from triton_impl.norm import in_order, narrow, of_columns, stay_packed, widen
+from triton_impl.norm import in_order, narrow, of_body, of_columns, stay_packed, widen
+from triton_impl.parts import columns_of_body, edges, start_of_body
 from triton_impl.shared_rows import fetch, published
 
 EPS = 1e-5
@@ -31,31 +32,43 @@ EPS = 1e-5
 @triton.jit
 def rms_norm_online_kernel(
     x_ptr, weight_ptr, y_ptr, N, stride_xm,
-    eps, BLOCK_N: tl.constexpr,
+    eps, VEC: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Grid: one program per row.  Each lane sums the squares of its own elements until the row ends."""
     m = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + m * stride_xm
     y_row = y_ptr + m * N
+    head = start_of_body(m * N, VEC) - m * N
+    body = columns_of_body(N, VEC)
+    x_body = x_ptr + start_of_body(m * stride_xm, VEC)
+    y_body = y_ptr + start_of_body(m * N, VEC)
     column = tl.arange(0, BLOCK_N)
     lane_squares = tl.zeros([BLOCK_N], tl.float32)
-    for begin in range(0, N, BLOCK_N):
+    for begin in range(0, body, BLOCK_N):
         n = begin + column
-        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
+        x = tl.load(x_body + n, mask=n < body, other=0.0).to(tl.float32)
         lane_squares += x * x
-    scale = tl.rsqrt(tl.sum(lane_squares) / N + eps)
+    squares = tl.sum(lane_squares)
+    if VEC > 1:
+        e = edges(head, N, VEC)
+        edge = tl.load(x_row + e, mask=e < N, other=0.0).to(tl.float32)
+        squares += tl.sum(edge * edge)
+    scale = tl.rsqrt(squares / N + eps)
 
-    for begin in range(0, N, BLOCK_N):
+    for begin in range(0, body, BLOCK_N):
         n = begin + column
-        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
-        weight = of_columns(weight_ptr, n, N)
-        tl.store(y_row + n, x * scale * weight.to(tl.float32), mask=n < N)
+        x = tl.load(x_body + n, mask=n < body, other=0.0).to(tl.float32)
+        weight = of_body(weight_ptr, n, head, N, VEC)
+        tl.store(y_body + n, x * scale * weight.to(tl.float32), mask=n < body)
+    if VEC > 1:
+        weight = of_columns(weight_ptr, e, N)
+        tl.store(y_row + e, edge * scale * weight.to(tl.float32), mask=e < N)
 
 
 @triton.jit
 def rms_norm_onepass_kernel(
     x_ptr, weight_ptr, y_ptr, M, N, stride_xm,
-    eps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    eps, VEC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Grid: one program per BLOCK_M rows of N <= BLOCK_N columns, which stay in registers.
 
@@ -65,16 +78,26 @@ def rms_norm_onepass_kernel(
     WEIGHTS_FIRST: tl.constexpr = BLOCK_N <= 2048
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
-    inside = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0)
+    inside = (m < M) & (n < columns_of_body(N, VEC))
+    head = start_of_body(m * N, VEC) - m * N
+    x = tl.load(x_ptr + start_of_body(m * stride_xm, VEC) + n, mask=inside, other=0.0)
+    if VEC > 1:
+        column = edges(head, N, VEC)
+        at_edge = (m < M) & (column < N)
+        edge = tl.load(x_ptr + m * stride_xm + column, mask=at_edge, other=0.0).to(tl.float32)
     if WEIGHTS_FIRST:
-        weight = of_columns(weight_ptr, n, N)
+        weight = of_body(weight_ptr, n, head, N, VEC)
     x = x.to(tl.float32)
-    mean_square = tl.sum(x * x, axis=1, keep_dims=True) / N
-    scale = tl.rsqrt(mean_square + eps)
+    squares = tl.sum(x * x, axis=1, keep_dims=True)
+    if VEC > 1:
+        squares += tl.sum(edge * edge, axis=1, keep_dims=True)
+    scale = tl.rsqrt(squares / N + eps)
     if not WEIGHTS_FIRST:
-        weight = of_columns(weight_ptr, n, N)
-    tl.store(y_ptr + m * N + n, x * scale * weight.to(tl.float32), mask=inside)
+        weight = of_body(weight_ptr, n, head, N, VEC)
+    tl.store(y_ptr + start_of_body(m * N, VEC) + n, x * scale * weight.to(tl.float32), mask=inside)
+    if VEC > 1:
+        weight = of_columns(weight_ptr, column, N)
+        tl.store(y_ptr + m * N + column, edge * scale * weight.to(tl.float32), mask=at_edge)
 
 
 @triton.jit

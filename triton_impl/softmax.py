@@ -25,6 +25,7 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
+from triton_impl.parts import columns_of_body, edges, start_of_body, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
     columns_of_a_chunk,
@@ -43,7 +44,7 @@ def finite_shift(maximum):
 
 
 @triton.jit
-def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, BLOCK_N: tl.constexpr):
+def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, VEC: tl.constexpr, BLOCK_N: tl.constexpr):
     """Grid: one program per row.  Each lane keeps a running maximum and sum until the row ends.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
@@ -51,37 +52,60 @@ def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, BLOCK_N: tl.constexpr):
     m = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + m * stride_xm
     y_row = y_ptr + m * N
+    x_body = x_ptr + start_of_body(m * stride_xm, VEC)
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    body = columns_of_body(N, VEC)
     lane_max = tl.full([BLOCK_N], -float("inf"), tl.float32)
     lane_sum = tl.zeros([BLOCK_N], tl.float32)
-    for begin in range(0, N, BLOCK_N):
+    for begin in range(0, body, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + n, mask=n < N, other=-float("inf")).to(tl.float32)
+        x = tl.load(x_body + n, mask=n < body, other=-float("inf")).to(tl.float32)
         new_max = tl.maximum(lane_max, x)
         shift = finite_shift(new_max)
         lane_sum = lane_sum * fast_expf(lane_max - shift) + fast_expf(x - shift)
         lane_max = new_max
 
     row_max = tl.max(lane_max, axis=0)
+    if VEC > 1:
+        e = edges(start_of_body(m * N, VEC) - m * N, N, VEC)
+        edge = tl.load(x_row + e, mask=e < N, other=-float("inf")).to(tl.float32)
+        row_max = tl.maximum(row_max, tl.max(edge, axis=0))
     row_sum = tl.sum(lane_sum * fast_expf(lane_max - finite_shift(row_max)), axis=0)
+    if VEC > 1:
+        row_sum += tl.sum(fast_expf(edge - finite_shift(row_max)), axis=0)
 
     inverse_sum = 1.0 / row_sum
-    for begin in range(0, N, BLOCK_N):
+    for begin in range(0, body, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + n, mask=n < N, other=-float("inf")).to(tl.float32)
-        tl.store(y_row + n, fast_expf(x - row_max) * inverse_sum, mask=n < N)
+        x = tl.load(x_body + n, mask=n < body, other=-float("inf")).to(tl.float32)
+        tl.store(y_body + n, fast_expf(x - row_max) * inverse_sum, mask=n < body)
+    if VEC > 1:
+        tl.store(y_row + e, fast_expf(edge - row_max) * inverse_sum, mask=e < N)
 
 
 @triton.jit
-def softmax_onepass_kernel(x_ptr, y_ptr, M, N, stride_xm, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def softmax_onepass_kernel(
+    x_ptr, y_ptr, M, N, stride_xm, VEC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     """Grid: one program per BLOCK_M rows of N <= BLOCK_N columns, which stay in registers."""
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
-    inside = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=-float("inf")).to(tl.float32)
+    inside = (m < M) & (n < columns_of_body(N, VEC))
+    x = tl.load(x_ptr + start_of_body(m * stride_xm, VEC) + n, mask=inside, other=-float("inf"))
+    x = x.to(tl.float32)
     row_max = tl.max(x, axis=1, keep_dims=True)
+    if VEC > 1:
+        column = edges(start_of_body(m * N, VEC) - m * N, N, VEC)
+        at_edge = (m < M) & (column < N)
+        edge = tl.load(x_ptr + m * stride_xm + column, mask=at_edge, other=-float("inf")).to(tl.float32)
+        row_max = tl.maximum(row_max, tl.max(edge, axis=1, keep_dims=True))
     e = fast_expf(x - row_max)
     row_sum = tl.sum(e, axis=1, keep_dims=True)
-    tl.store(y_ptr + m * N + n, e * (1.0 / row_sum), mask=inside)
+    if VEC > 1:
+        edge = fast_expf(edge - row_max)
+        row_sum += tl.sum(edge, axis=1, keep_dims=True)
+        tl.store(y_ptr + m * N + column, edge * (1.0 / row_sum), mask=at_edge)
+    tl.store(y_ptr + start_of_body(m * N, VEC) + n, e * (1.0 / row_sum), mask=inside)
 
 
 @triton.jit
@@ -245,7 +269,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
     check_counts(N=N)
     BLOCK_N = min(8192, next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 8192 else 4
-    softmax_online_kernel[grid_1d(M)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
+    softmax_online_kernel[grid_1d(M)](x, y, N, x.stride(0), VEC=vec(x), BLOCK_N=BLOCK_N, num_warps=num_warps)
     return y
 
 
@@ -269,7 +293,7 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
     grid = grid_1d(cdiv(M, BLOCK_M))
     softmax_onepass_kernel[grid](
-        x, y, M, N, x.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
+        x, y, M, N, x.stride(0), VEC=vec(x), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
     return y
 

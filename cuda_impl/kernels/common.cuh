@@ -113,6 +113,47 @@ __device__ __forceinline__ void store_vec(T* ptr, const Vec<T, N>& x) {
     store_vec_if(true, ptr, x);
 }
 
+// ---- rows that start and end anywhere between 16-byte boundaries -----------------------------------------
+//
+//   16-byte boundaries      |               |               |               |
+//   a row             [. . .|. . . . . . . .|. . . . . . . .|. . . . . . . .|. .]
+//                      head               body                      tail
+//
+// The body is whole vectors: one fewer than N elements make, so that there are as many in every row. Head and
+// tail are fewer than two vectors together, so one element per thread: its `edge`. If all rows are ALIGNED at
+// both ends, the body is the row, and no code is left for edges.
+
+template <typename T, bool ALIGNED>
+struct Parts {
+    static constexpr int VEC = 16 / sizeof(T);
+    index_t body, edge;  // columns of the body; the column of this thread's edge, or -1
+    int head;            // columns
+
+    __device__ __forceinline__ Parts(const T* row, index_t N, int thread) : body(N), edge(-1), head(0) {
+        if constexpr (!ALIGNED) {
+            const int past = static_cast<int>(reinterpret_cast<word_t>(row) % 16 / sizeof(T));
+            head = (VEC - past) % VEC;
+            body = N < VEC ? 0 : (N / VEC - 1) * VEC;
+            edge = thread < head ? thread : thread + body;
+            if (edge >= N) edge = -1;
+        }
+    }
+};
+
+// A vector of the body; element by element in an x whose rows start elsewhere between boundaries than y's.
+template <bool ALIGNED, int VEC, typename T>
+__device__ __forceinline__ Packed<T, VEC> load_body(const T* ptr) {
+    if constexpr (ALIGNED) {
+        return load_packed<VEC>(ptr);
+    } else {
+        if (reinterpret_cast<word_t>(ptr) % 16 == 0) return load_packed<VEC>(ptr);
+        Vec<T, VEC> x;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) x[v] = ptr[v];
+        return reinterpret_cast<const Packed<T, VEC>&>(x);
+    }
+}
+
 // ---- reductions: warp shuffles, then one value per warp through shared memory ---------------------------
 
 struct Sum {

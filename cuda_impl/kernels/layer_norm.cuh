@@ -21,19 +21,25 @@
 // Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 // variances" (1979): deviations within each part, and of its mean from the total mean.
 
-template <typename T, int VEC, int THREADS>
+template <typename T, bool ALIGNED, int THREADS>
 __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
     const T* __restrict__ x_ptr, const T* __restrict__ weight_ptr, const T* __restrict__ bias_ptr,
     T* __restrict__ y_ptr, index_t N, index_t stride_xm, float eps) {
-    constexpr int BLOCK_N = THREADS * VEC;
-    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
+    const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
+    const T* x_body = x_row + parts.head;
+    T* y_body = y_row + parts.head;
+    const auto load = [&](index_t n) { return load_body<ALIGNED, VEC>(x_body + n).unpack(); };
+    const auto parameter = [&](const T* ptr, index_t n) {
+        return load_shifted<ALIGNED, VEC>(ptr + parts.head + n).unpack();
+    };
 
     float vectors = 0.0f, own_mean = 0.0f, own_squares = 0.0f;
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> x = load(n);
         float sum = 0.0f, squares = 0.0f;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) sum += to_float(x, v);
@@ -48,22 +54,31 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
         own_squares += squares + (further * (vectors * VEC)) * (further * share);
         vectors += 1.0f;
     }
-    const float count = vectors * VEC;
+    float count = vectors * VEC;
+    if (parts.edge >= 0) {
+        const float further = float(x_row[parts.edge]) - own_mean;
+        own_squares += further * (count / (count + 1.0f)) * further;  // 0 for a thread without vectors
+        own_mean += further / (count + 1.0f);
+        count += 1.0f;
+    }
     const float mean = block_reduce<Sum, THREADS, 0>(count * own_mean) / N;
     const float distance = own_mean - mean;
     const float squares = block_reduce<Sum, THREADS, 1>(own_squares + count * distance * distance);
     const float scale = rsqrtf(squares / N + eps);
 
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
-        const Vec<T, VEC> weight = load_vec<VEC>(weight_ptr + n), bias = load_vec<VEC>(bias_ptr + n);
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> x = load(n), weight = parameter(weight_ptr, n), bias = parameter(bias_ptr, n);
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             y[v] = T((to_float(x, v) - mean) * scale * to_float(weight, v) + to_float(bias, v));
         }
-        store_vec(y_row + n, y);
+        store_vec(y_body + n, y);
+    }
+    if (parts.edge >= 0) {
+        const float centred = float(x_row[parts.edge]) - mean;
+        y_row[parts.edge] = T(centred * scale * float(weight_ptr[parts.edge]) + float(bias_ptr[parts.edge]));
     }
 }
 
@@ -133,24 +148,37 @@ constexpr int resident_threads(int PACKS, int THREADS) {
     return PACKS == 2 ? SMALL_TILE_THREADS : THREADS == 64 ? 896 : 1024;
 }
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
 __global__
 __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void layer_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
     float eps) {
-    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    // Without a row a thread still shuffles.
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
+    const int columns = parts.body;
     Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
+    float edge = 0.0f, edge_weight = 0.0f, edge_bias = 0.0f;
 
-    load_tile<ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
-    load_tile<ROW_THREADS>(weight, weight_ptr, columns, thread);
-    load_tile<ROW_THREADS>(bias, bias_ptr, columns, thread);
-    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(tile_sum(x)) / N;
-    const float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
-    const float variance = row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N;
-    store_tile<ROW_THREADS>(y_ptr + m * N, x, weight, bias, mean, rsqrtf(variance + eps), columns, thread);
+    if (parts.edge >= 0) {
+        edge = float(x_ptr[m * stride_xm + parts.edge]);
+        edge_weight = float(weight_ptr[parts.edge]), edge_bias = float(bias_ptr[parts.edge]);
+    }
+    const T* x_row = x_ptr + m * stride_xm;
+    load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
+    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
+    load_parameters<ROW_THREADS, ALIGNED>(bias, bias_ptr + parts.head, columns, thread);
+    float sum = tile_sum(x);
+    if (parts.edge >= 0) sum += edge;
+    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(sum) / N;
+    float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
+    if (parts.edge >= 0) squares += square(edge - mean);
+    const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N + eps);
+    T* y_body = y_ptr + m * N + parts.head;
+    store_tile<ROW_THREADS>(y_body, x, weight, bias, mean, scale, columns, thread);
+    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T((edge - mean) * scale * edge_weight + edge_bias);
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
@@ -162,25 +190,38 @@ __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void laye
 // Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
 // allocated by eights: 80. The kernel takes 78, of which x, weight and bias are 48; without the limit 123.
 //
-// Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
-// BLOCK_M <= 4.
+// TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
+// on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
+// KEPT: a slice is one tile of THREADS * PACKS vectors, so its weights stay in registers; else they are
+// loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
+// <= 4.
 
-template <typename T, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, bool KEPT, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N,
         index_t stride_xm, int slice, int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T);
-    constexpr int MOST_ROWS = 4;
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
+    constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
     __shared__ word_t block_moments[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
     const int thread = threadIdx.x, rank = cluster_block_rank();
-    const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
-    const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
+    const index_t cluster = blockIdx.x / CLUSTER;
+    const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
+    const auto row_m = [&](int row) { return first_m + row * STEP; };
+    const index_t rows_left = (M - first_m + STEP - 1) / STEP;  // none or fewer for the last clusters
+    const int rows = static_cast<int>(rows_left < BLOCK_M ? rows_left : BLOCK_M);
     const index_t begin = static_cast<index_t>(rank) * slice;
-    const int columns = slice_columns(N, begin, slice);
+    const auto parts_of = [&](int row) { return Parts<T, ALIGNED>(y_ptr + row_m(row) * N, N, thread); };
+    const index_t body = parts_of(0).body;  // as in every row
+    const int head = parts_of(0).head;      // as in the cluster's other rows
+    const int columns = slice_columns(body, begin, slice);
+    const auto count_of = [&](int block) {  // elements of a block, edges included
+        const int count = slice_columns(body, static_cast<index_t>(block) * slice, slice);
+        return block == 0 ? count + static_cast<int>(N - body) : count;
+    };
 
     if (thread == 0) {
         for (int row = 0; row < rows; ++row) {
@@ -194,21 +235,35 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes, &full[row]);
+                    x_shared + row * slice, x_ptr + row_m(row) * stride_xm + head + begin, bytes, &full[row]);
             }
         }
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
-    load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
-    load_tile<THREADS>(bias, bias_ptr + begin, columns, thread);
+    if (KEPT) {
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
+        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + head + begin, columns, thread);
+    }
 
     const auto reduce = [&](int row) {
+        const index_t edge_column = rank == 0 ? parts_of(row).edge : -1;
+        float edge = 0.0f;
+        if (edge_column >= 0) edge = float(x_ptr[row_m(row) * stride_xm + edge_column]);
         mbarrier_wait(&full[row], 0);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        const float mean = block_reduce<Sum, THREADS, 0>(tile_sum(x)) / max(columns, 1);
-        const float deviations = tile_squares<THREADS>(x, mean, columns, thread);
+        float sum = 0.0f, deviations = 0.0f;
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            sum += tile_sum(x);
+        }
+        if (edge_column >= 0) sum += edge;
+        const float mean = block_reduce<Sum, THREADS, 0>(sum) / max(count_of(rank), 1);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            if (!KEPT) load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            deviations += tile_squares<THREADS>(x, mean, columns - n, thread);
+        }
+        if (edge_column >= 0) deviations += square(edge - mean);
         const float squares = block_reduce<Sum, THREADS, 1>(deviations);
         if (thread < CLUSTER) {
             const word_t word = __float_as_uint(mean) | static_cast<word_t>(__float_as_uint(squares)) << 32;
@@ -216,17 +271,31 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         }
     };
     const auto write = [&](int row) {
+        T* y_row = y_ptr + row_m(row) * N;
+        const Parts<T, ALIGNED> parts = parts_of(row);
         mbarrier_wait(&arrived[row], 0);
         const word_t word = block_moments[row][thread % CLUSTER];
         const float block_mean = __uint_as_float(static_cast<unsigned>(word));
         const float block_squares = __uint_as_float(static_cast<unsigned>(word >> 32));
-        const float count = slice_columns(N, static_cast<index_t>(thread % CLUSTER) * slice, slice);
+        const float count = count_of(thread % CLUSTER);
         const float mean = warp_reduce<Sum, CLUSTER>(count * block_mean) / N;
         const float distance = block_mean - mean;
         const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        store_tile<THREADS>(
-            y_ptr + (m + row) * N + begin, x, weight, bias, mean, rsqrtf(squares / N + eps), columns, thread);
+        const float scale = rsqrtf(squares / N + eps);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            const index_t at = head + begin + n;
+            if (!KEPT) {
+                load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n, thread);
+                load_parameters<THREADS, ALIGNED>(bias, bias_ptr + at, columns - n, thread);
+            }
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            store_tile<THREADS>(y_row + at, x, weight, bias, mean, scale, columns - n, thread);
+        }
+        if (parts.edge >= 0 && rank == 0) {
+            const float centred = float(x_ptr[row_m(row) * stride_xm + parts.edge]) - mean;
+            y_row[parts.edge] =
+                T(centred * scale * float(weight_ptr[parts.edge]) + float(bias_ptr[parts.edge]));
+        }
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written

@@ -1,19 +1,55 @@
 // What layer_norm and rms_norm share: access to a row's vectors, and how many threads are resident.
 //
-// Rows of x are stride_xm elements apart; weight, bias and y are contiguous. VEC is 16 bytes' worth of
-// elements if every row is 16-byte aligned, else 1. A vector is completely inside the row or outside.
+// Rows of x are stride_xm elements apart; weight, bias and y are contiguous. ALIGNED: every row is whole
+// 16-byte vectors, aligned; else common.cuh's Parts says which elements of a row are.
 #pragma once
 
 #include "common.cuh"
 
+__device__ __forceinline__ float square(float x) {
+    return x * x;
+}
+
 // PACKS vectors per thread, THREADS vectors apart; zeros from `columns` on.
-template <int THREADS, typename T, int VEC, int PACKS>
+template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
 __device__ __forceinline__ void load_tile(
     Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns, int thread) {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
-        x[p] = n < columns ? load_packed<VEC>(tile_ptr + n) : Packed<T, VEC>{};
+        x[p] = n < columns ? load_body<ALIGNED, VEC>(tile_ptr + n) : Packed<T, VEC>{};
+    }
+}
+
+// A vector of weight or bias, which start at a boundary, where rows do not: a barrel shifter takes it out of
+// two aligned vectors. Both are inside, as Parts' body ends a vector before the row. Eight loads of an
+// element each would be four times the wavefronts in the L1.
+template <bool ALIGNED, int VEC, typename T>
+__device__ __forceinline__ Packed<T, VEC> load_shifted(const T* ptr) {
+    if constexpr (ALIGNED) {
+        return load_packed<VEC>(ptr);
+    } else {
+        const unsigned bytes = static_cast<unsigned>(reinterpret_cast<word_t>(ptr) % 16);
+        const T* low = ptr - bytes / sizeof(T);
+        const uint4 first = load_packed<VEC>(low).words, second = load_packed<VEC>(low + VEC).words;
+        unsigned word[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+#pragma unroll
+        for (int i = 0; i < 6; ++i) word[i] = bytes & 8 ? word[i + 2] : word[i];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) word[i] = bytes & 4 ? word[i + 1] : word[i];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            word[i] = __byte_perm(word[i], word[i + 1], 0x3210 + 0x1111 * (bytes & 3));
+        return {make_uint4(word[0], word[1], word[2], word[3])};
+    }
+}
+template <int THREADS, bool ALIGNED, typename T, int VEC, int PACKS>
+__device__ __forceinline__ void load_parameters(
+    Packed<T, VEC> (&weight)[PACKS], const T* tile_ptr, int columns, int thread) {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const int n = (p * THREADS + thread) * VEC;
+        weight[p] = n < columns ? load_shifted<ALIGNED, VEC>(tile_ptr + n) : Packed<T, VEC>{};
     }
 }
 

@@ -15,7 +15,7 @@ template <typename T, int VEC>
 __device__ __forceinline__ float vec_squares(const Vec<T, VEC>& x) {
     float squares = 0.0f;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) squares += to_float(x, v) * to_float(x, v);
+    for (int v = 0; v < VEC; ++v) squares += square(to_float(x, v));
     return squares;
 }
 
@@ -30,23 +30,33 @@ __device__ __forceinline__ Vec<T, VEC> scaled(const Vec<T, VEC>& x, float scale,
 // ---- online --------------------------------------------------------------------------------------------
 // Grid: one block per row. The second read hits the L2 for what is still cached.
 
-template <typename T, int VEC, int THREADS>
+template <typename T, bool ALIGNED, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(
     const T* __restrict__ x_ptr, const T* __restrict__ weight_ptr, T* __restrict__ y_ptr, index_t N,
     index_t stride_xm, float eps) {
-    constexpr int BLOCK_N = THREADS * VEC;
-    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
+    const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
+    const T* x_body = x_row + parts.head;
+    T* y_body = y_row + parts.head;
+    const auto load = [&](index_t n) { return load_body<ALIGNED, VEC>(x_body + n).unpack(); };
+    const auto parameter = [&](const T* ptr, index_t n) {
+        return load_shifted<ALIGNED, VEC>(ptr + parts.head + n).unpack();
+    };
 
     float squares = 0.0f;
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) squares += vec_squares(load_vec<VEC>(x_row + n));
+    if (parts.edge >= 0) squares = square(float(x_row[parts.edge]));
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) squares += vec_squares(load(n));
     const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
 
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        store_vec(y_row + n, scaled(load_vec<VEC>(x_row + n), scale, load_vec<VEC>(weight_ptr + n)));
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        store_vec(y_body + n, scaled(load(n), scale, parameter(weight_ptr, n)));
+    }
+    if (parts.edge >= 0) {
+        y_row[parts.edge] = T(float(x_row[parts.edge]) * scale * float(weight_ptr[parts.edge]));
     }
 }
 
@@ -79,20 +89,31 @@ __device__ __forceinline__ void store_tile(
 // together with the row, so that nothing waits after the reduction. Registers are limited so that one block
 // reads while another writes: 32 for PACKS == 2, else 64.
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
 __global__
 __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rms_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, float eps) {
-    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    // Without a row a thread still shuffles.
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
+    const int columns = parts.body;
     Packed<T, VEC> x[PACKS], weight[PACKS];
+    float edge = 0.0f, edge_weight = 0.0f;
 
-    load_tile<ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
-    load_tile<ROW_THREADS>(weight, weight_ptr, columns, thread);
-    const float squares = row_reduce<Sum, THREADS, BLOCK_M>(tile_squares(x));
-    store_tile<ROW_THREADS>(y_ptr + m * N, x, rsqrtf(squares / N + eps), weight, columns, thread);
+    if (parts.edge >= 0) {
+        edge = float(x_ptr[m * stride_xm + parts.edge]);
+        edge_weight = float(weight_ptr[parts.edge]);
+    }
+    const T* x_row = x_ptr + m * stride_xm;
+    load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
+    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
+    float squares = tile_squares(x);
+    if (parts.edge >= 0) squares += square(edge);
+    const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
+    store_tile<ROW_THREADS>(y_ptr + m * N + parts.head, x, scale, weight, columns, thread);
+    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T(edge * scale * edge_weight);
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
@@ -104,25 +125,34 @@ __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rm
 // Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
 // allocated by eights: 80. The kernel takes 64, of which x and weight are 32.
 //
-// Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
-// BLOCK_M <= 4.
+// TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
+// on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
+// KEPT: a slice is one tile of THREADS * PACKS vectors, so its weights stay in registers; else they are
+// loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
+// <= 4.
 
-template <typename T, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, bool KEPT, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
         int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T);
-    constexpr int MOST_ROWS = 4;
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
+    constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
     __shared__ unsigned long long block_sums[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
     const int thread = threadIdx.x, rank = cluster_block_rank();
-    const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
-    const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
+    const index_t cluster = blockIdx.x / CLUSTER;
+    const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
+    const auto row_m = [&](int row) { return first_m + row * STEP; };
+    const index_t rows_left = (M - first_m + STEP - 1) / STEP;  // none or fewer for the last clusters
+    const int rows = static_cast<int>(rows_left < BLOCK_M ? rows_left : BLOCK_M);
     const index_t begin = static_cast<index_t>(rank) * slice;
-    const int columns = slice_columns(N, begin, slice);
+    const auto parts_of = [&](int row) { return Parts<T, ALIGNED>(y_ptr + row_m(row) * N, N, thread); };
+    const index_t body = parts_of(0).body;  // as in every row
+    const int head = parts_of(0).head;      // as in the cluster's other rows
+    const int columns = slice_columns(body, begin, slice);
 
     if (thread == 0) {
         for (int row = 0; row < rows; ++row) {
@@ -136,19 +166,24 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
             mbarrier_arrive_expect_bytes(&full[row], bytes);
             if (bytes > 0) {
                 bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes, &full[row]);
+                    x_shared + row * slice, x_ptr + row_m(row) * stride_xm + head + begin, bytes, &full[row]);
             }
         }
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[PACKS], weight[PACKS];
-    load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
+    if (KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
 
     const auto reduce = [&](int row) {
+        const index_t edge = rank == 0 ? parts_of(row).edge : -1;
+        float own = 0.0f;
+        if (edge >= 0) own = square(float(x_ptr[row_m(row) * stride_xm + edge]));
         mbarrier_wait(&full[row], 0);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        const float own = tile_squares(x);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            own += tile_squares(x);
+        }
         // Two calls by turns: the other one's barrier is between two uses of one call's shared memory.
         const float squares =
             row % 2 == 0 ? block_reduce<Sum, THREADS, 0>(own) : block_reduce<Sum, THREADS, 1>(own);
@@ -157,12 +192,21 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         }
     };
     const auto write = [&](int row) {
+        T* y_row = y_ptr + row_m(row) * N;
+        const Parts<T, ALIGNED> parts = parts_of(row);
         mbarrier_wait(&arrived[row], 0);
         const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
-        const float squares = warp_reduce<Sum, CLUSTER>(part);
-        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
-        store_tile<THREADS>(
-            y_ptr + (m + row) * N + begin, x, rsqrtf(squares / N + eps), weight, columns, thread);
+        const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(part) / N + eps);
+        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+            const index_t at = head + begin + n;
+            if (!KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n, thread);
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+            store_tile<THREADS>(y_row + at, x, scale, weight, columns - n, thread);
+        }
+        if (parts.edge >= 0 && rank == 0) {
+            const float edge = float(x_ptr[row_m(row) * stride_xm + parts.edge]);
+            y_row[parts.edge] = T(edge * scale * float(weight_ptr[parts.edge]));
+        }
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written

@@ -8,8 +8,8 @@
 //   cluster  the blocks of a cluster share a row, which stays in their shared memory: Hopper
 //   ring     as split, and TMA prefetches the next chunks into shared memory: Hopper
 //
-// Rows of x are stride_xm elements apart, y is contiguous. VEC is 16 bytes' worth of elements if every row is
-// 16-byte aligned, else 1. A vector is completely inside the row or outside.
+// Rows of x are stride_xm elements apart, y is contiguous. ALIGNED: every row is whole 16-byte vectors,
+// aligned; else common.cuh's Parts says which elements of a row are. cluster and ring take aligned rows only.
 #pragma once
 
 #include "running.cuh"
@@ -20,18 +20,21 @@
 
 // online: a block reads its row twice, first for maximum and sum, then to write. Grid: one block per row. The
 // second read hits the L2 for what is still cached.
-template <typename T, int VEC, int THREADS>
+template <typename T, bool ALIGNED, int THREADS>
 __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xm) {
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
-    constexpr int BLOCK_N = THREADS * VEC;
-    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
+    const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
+    const T* x_body = x_row + parts.head;
+    T* y_body = y_row + parts.head;
 
     Running row = identity();
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+    if (parts.edge >= 0) row = {float(x_row[parts.edge]), 1.0f};
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_body<ALIGNED, VEC>(x_body + n).unpack();
         float max = row.max;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
@@ -45,12 +48,15 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
     row = block_combine<THREADS>(row);
 
     const float inverse_sum = 1.0f / row.sum;
-#pragma unroll UNROLL
-    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+#pragma unroll 2
+    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_body<ALIGNED, VEC>(x_body + n).unpack();
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
-        store_vec(y_row + n, y);
+        store_vec(y_body + n, y);
+    }
+    if (parts.edge >= 0) {
+        y_row[parts.edge] = T(__expf(float(x_row[parts.edge]) - row.max) * inverse_sum);
     }
 }

@@ -24,5 +24,5 @@ def onepass(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
 
 @variant(OP, "cluster", kernels=[CLUSTER], level="hopper", requires="sm_90")
 def cluster(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
-    """The blocks of a cluster share rows: up to 512 KB each."""
+    """The blocks of a cluster share rows: up to 16 x 208 KB each."""
     return norm.cluster(OP, CLUSTER, eps, x, weight=weight, bias=bias)

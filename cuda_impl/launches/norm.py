@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from compare.arguments import check_norm
-from cuda_impl.buffers import Tensor, copied, empty_like
+from cuda_impl.buffers import Tensor, empty_like
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64
-from cuda_impl.layouts import VECS, contiguous_rows, packed, vec, vector
+from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, packed, vector
 
 
 def online_kernel(op: str) -> Kernel:
-    return Kernel(op + "_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
+    return Kernel(op + "_online_kernel<{T}, {ALIGNED}, 1024>", ALIGNED=(True, False))
 
 
 def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
@@ -22,83 +22,94 @@ def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) ->
     x = contiguous_rows(x)
     y, (M, N) = empty_like(x), x.shape
     args = (x, *map(packed, parameters.values()), y, *int64(N, x.stride(0)), np.float32(eps))
-    return Plan(y, Launch(run(x.dtype, VEC=vec(x)), M, 1024, args))
+    return Plan(y, Launch(run(x.dtype, ALIGNED=in_vectors(x)), M, 1024, args))
 
 
-def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
+def onepass_shape(packs: int) -> tuple[int, int, int]:
     """The smallest PACKS and THREADS, and BLOCK_M, for rows of ``packs`` vectors."""
-    PACKS = 4 if VEC > 1 else 8  # single elements need more loads in flight
+    PACKS = 4
     if packs <= 16:
         return 1, 128, 8
     if packs <= 32 * PACKS:  # one row per warp
         return (1 if packs <= 32 else PACKS), 128, 4
-    if VEC > 1 and 64 * PACKS < packs <= 256 * PACKS:
-        PACKS //= 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
+    if 64 * PACKS < packs <= 256 * PACKS:
+        PACKS = 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
 MOST_THREADS = 1024
 
 
-def onepass_shapes(T: torch.dtype, VEC: int) -> Iterator[tuple[int, int, int]]:
+def onepass_shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int, int]]:
     """Those of all rows: a shape serves up to twice as many vectors as the one before."""
-    shapes = (onepass_shape(1 << log2, VEC) for log2 in range(20))
+    shapes = (onepass_shape(1 << log2) for log2 in range(20))
     yield from (shape for shape in shapes if shape[1] <= MOST_THREADS)
 
 
 def onepass_kernel(op: str) -> Kernel:
-    return Kernel(op + "_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=onepass_shapes)
+    return Kernel(
+        op + "_onepass_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=(True, False), SHAPE=onepass_shapes
+    )
 
 
 def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
     x = contiguous_rows(x)
-    y, (M, N), VEC = empty_like(x), x.shape, vec(x)
-    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC), VEC)
+    y, (M, N), VEC = empty_like(x), x.shape, vector(x)
+    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC))
     if THREADS > MOST_THREADS:
         most = MOST_THREADS * PACKS * VEC
         raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
     args = (x, *map(packed, parameters.values()), y, *int64(M, N, x.stride(0)), np.float32(eps))
-    return Plan(y, Launch(run(x.dtype, VEC=VEC, SHAPE=SHAPE), ceil_div(M, BLOCK_M), THREADS, args))
+    kernel = run(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
+    return Plan(y, Launch(kernel, ceil_div(M, BLOCK_M), THREADS, args))
 
 
 FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
 CLUSTER_PACKS = 4
+MOST_SLICE_PACKS = 208 * 1024 // 16
+MOST_OF_128 = 64  # blocks of 128 threads that hold a row in registers
 
 
 def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
     """The choices of THREADS and CLUSTER."""
-    yield from dict.fromkeys(map(cluster_shape, range(1, 65)))
+    yield from dict.fromkeys(map(cluster_shape, range(1, MOST_OF_128 + 2)))
+
+
+def kept(T: torch.dtype, SHAPE: tuple[int, int], ALIGNED: bool) -> tuple[bool, ...]:
+    """Whether weights stay in registers; in the shape of longer rows it depends on their length."""
+    return (True, False) if cluster_shape(MOST_OF_128 + 1) == SHAPE else (True,)
 
 
 def cluster_shape(of_128: int) -> tuple[int, int]:
     """THREADS and CLUSTER for rows that ``of_128`` blocks of 128 threads hold."""
     CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
-    return 128 if of_128 <= 4 else 256 if of_128 <= 32 else 512, CLUSTER
+    return 128 if of_128 <= 4 else 512 if 32 < of_128 <= MOST_OF_128 else 256, CLUSTER
 
 
 def cluster_kernel(op: str) -> Kernel:
-    return Kernel(op + "_cluster_kernel<{T}, 4, {SHAPE}>", SHAPE=cluster_shapes)
+    template = op + "_cluster_kernel<{T}, {ALIGNED}, {KEPT}, 4, {SHAPE}>"
+    return Kernel(template, SHAPE=cluster_shapes, ALIGNED=(True, False), KEPT=kept)
 
 
 def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
-    x = contiguous_rows(x)
+    x = as_output(contiguous_rows(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    if N % VEC != 0:
-        raise NotImplementedError(f"N={N}: TMA copies 16 bytes, {VEC} columns, at a time")
-    x = copied(x) if vec(x) == 1 else x
-    packs = N // VEC
+    packs = ceil_div(N, VEC)
     of_128 = ceil_div(packs, 128 * CLUSTER_PACKS)  # blocks of 128 threads needed
-    if of_128 > 64:
-        most = 16 * 512 * CLUSTER_PACKS * VEC
-        raise NotImplementedError(f"N={N}: 16 blocks hold rows of {most} columns")
     THREADS, CLUSTER = SHAPE = cluster_shape(of_128)
     slice_packs = ceil_div(packs, CLUSTER)
+    if slice_packs > MOST_SLICE_PACKS:
+        most = CLUSTER * MOST_SLICE_PACKS * VEC
+        raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
+    ALIGNED, KEPT = in_vectors(x), of_128 <= MOST_OF_128
     # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
-    BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
+    BLOCK_M = 1 if M < FEW_ROWS or not KEPT else 4 if slice_packs <= 512 else 2
+    groups = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
     split = int32(slice_packs * VEC, BLOCK_M)
     sizes = int64(M, N, x.stride(0))
     args = (x, *map(packed, parameters.values()), y, *sizes, *split, np.float32(eps))
-    grid, shared_bytes = ceil_div(M, BLOCK_M) * CLUSTER, BLOCK_M * slice_packs * 16
-    return Plan(y, Launch(run(x.dtype, SHAPE=SHAPE), grid, THREADS, args, shared_bytes, cluster=CLUSTER))
+    shared_bytes = BLOCK_M * slice_packs * 16
+    kernel = run(x.dtype, ALIGNED=ALIGNED, KEPT=KEPT, SHAPE=SHAPE)
+    return Plan(y, Launch(kernel, groups * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))

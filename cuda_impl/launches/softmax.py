@@ -10,7 +10,7 @@ from compare.arguments import check_same
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from cuda_impl.buffers import Tensor, copied, empty_like, zeros
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
-from cuda_impl.layouts import VECS, contiguous_rows, vec, vector
+from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, vector
 
 
 def checked(x: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def checked(x: Tensor) -> Tensor:
     return contiguous_rows(x)
 
 
-ONLINE = Kernel("softmax_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
+ONLINE = Kernel("softmax_online_kernel<{T}, {ALIGNED}, 1024>", ALIGNED=(True, False))
 
 
 @variant(
@@ -28,7 +28,8 @@ def online(x: Tensor) -> Plan:
     """A block reads its row twice: any row length."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
-    return Plan(y, Launch(ONLINE(x.dtype, VEC=vec(x)), M, 1024, (x, y, *int64(N, x.stride(0)))))
+    run = ONLINE(x.dtype, ALIGNED=in_vectors(x))
+    return Plan(y, Launch(run, M, 1024, (x, y, *int64(N, x.stride(0)))))
 
 
 ONEPASS_COLUMNS = 32768
@@ -41,19 +42,20 @@ def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
         return (1 if packs <= 32 else 4), 128, 4
     if packs <= 32 * 8 and VEC <= 4 and M >= MANY_ROWS:
         return 8, 128, 4
-    PACKS = 4 if VEC > 1 else 16  # single elements need more loads in flight
-    if packs > 1024 * PACKS:
-        PACKS *= 2
+    PACKS = 4 if packs <= 1024 * 4 else 8
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
-def onepass_shapes(T: torch.dtype, VEC: int) -> Iterator[tuple[int, int, int]]:
+def onepass_shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int, int]]:
     """Those of all rows: a shape serves up to twice as many vectors as the one before."""
+    VEC = 16 // T.itemsize
     for log2 in range((ONEPASS_COLUMNS // VEC).bit_length()):
         yield from (onepass_shape(M, 1 << log2, VEC) for M in (1, MANY_ROWS))
 
 
-ONEPASS = Kernel("softmax_onepass_kernel<{T}, {VEC}, {SHAPE}>", VEC=VECS, SHAPE=onepass_shapes)
+ONEPASS = Kernel(
+    "softmax_onepass_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=(True, False), SHAPE=onepass_shapes
+)
 
 
 @variant(
@@ -65,9 +67,9 @@ def onepass(x: Tensor) -> Plan:
     y, (M, N) = empty_like(x), x.shape
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
-    VEC = vec(x)
+    VEC = vector(x)
     _, THREADS, BLOCK_M = SHAPE = onepass_shape(M, ceil_div(N, VEC), VEC)
-    run = ONEPASS(x.dtype, VEC=VEC, SHAPE=SHAPE)
+    run = ONEPASS(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
     return Plan(y, Launch(run, ceil_div(M, BLOCK_M), THREADS, (x, y, *int64(M, N, x.stride(0)))))
 
 
@@ -77,9 +79,7 @@ def check_chunks(N: int, chunks: int, blocks: int, BLOCK_N: int) -> None:
         raise NotImplementedError(f"N={N}: {blocks} blocks hold rows of {blocks * BLOCK_N} columns")
 
 
-SPLIT = Kernel(
-    "softmax_split_kernel<{T}, {VEC}, {PACKS}, 128, 4>", VEC=VECS, PACKS=lambda T, VEC: [4 if VEC > 1 else 16]
-)
+SPLIT = Kernel("softmax_split_kernel<{T}, {ALIGNED}, 4, 128, 4>", ALIGNED=(True, False))
 
 
 @variant("softmax", "split", kernels=[SPLIT], level="tiled")
@@ -87,15 +87,14 @@ def split(x: Tensor) -> Plan:
     """Several blocks share a row: up to as long as all resident blocks can hold."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
-    VEC, THREADS = vec(x), 128
-    PACKS = 4 if VEC > 1 else 16
+    PACKS, THREADS = 4, 128
     BLOCKS = 4  # per multiprocessor, by __launch_bounds__: all must be resident, as they wait for each other
-    BLOCK_N = THREADS * PACKS * VEC
+    BLOCK_N = THREADS * PACKS * vector(x)
     chunks, blocks = ceil_div(N, BLOCK_N), BLOCKS * multiprocessors(x.device)
     check_chunks(N, chunks, blocks, BLOCK_N)
     chunk_results = zeros((M * chunks,), torch.int64, x.device)
     args = (x, y, *int64(M, N, x.stride(0)), *int32(chunks), chunk_results)
-    run = SPLIT(x.dtype, VEC=VEC, PACKS=PACKS)
+    run = SPLIT(x.dtype, ALIGNED=in_vectors(x))
     return Plan(y, Launch(run, min(blocks, M * chunks), THREADS, args, cooperative=True))
 
 
@@ -104,18 +103,20 @@ def checked_for_tma(x: Tensor) -> Tensor:
     x = checked(x)
     if x.size(1) % vector(x) != 0:
         raise NotImplementedError(f"N={x.size(1)}: TMA copies 16 bytes, {vector(x)} columns, at a time")
-    return x if vec(x) == vector(x) else copied(x)
+    return x if in_vectors(x) else copied(x)
 
 
 CLUSTER_TILES = 26
 """Tiles of 8 KB in a block's shared memory: 208 of 227 KB."""
-CLUSTERS = Kernel("softmax_cluster_kernel<{T}, 8, 64, {CLUSTER}>", CLUSTER=(2, 4, 8, 16))
+CLUSTERS = Kernel(
+    "softmax_cluster_kernel<{T}, {ALIGNED}, 8, 64, {CLUSTER}>", ALIGNED=(True, False), CLUSTER=(2, 4, 8, 16)
+)
 
 
 @variant("softmax", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90")
 def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
-    x = checked_for_tma(x)
+    x = as_output(checked(x))
     y, (M, N) = empty_like(x), x.shape
     PACKS, THREADS = 8, 64
     BLOCK_N = THREADS * PACKS * vector(x)  # 8 KB
@@ -128,7 +129,7 @@ def cluster(x: Tensor) -> Plan:
         most = 16 * CLUSTER_TILES * BLOCK_N
         raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {most} columns")
     args = (x, y, *int64(N, x.stride(0), slice_tiles * BLOCK_N))
-    run = CLUSTERS(x.dtype, CLUSTER=CLUSTER)
+    run = CLUSTERS(x.dtype, ALIGNED=in_vectors(x), CLUSTER=CLUSTER)
     shared_bytes = slice_tiles * BLOCK_N * x.element_size()
     return Plan(y, Launch(run, M * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
 

@@ -13,21 +13,20 @@ static Tensor checked(const py::object& x_object) {
     return x.stride(1) == 1 || x.shape(1) <= 1 ? x : x.contiguous();
 }
 
-// Elements per access: 16 bytes' worth if all rows of x and y are 16-byte aligned, else 1.
-static int vec(const Tensor& x) {
+// Whether all rows of x and y are whole 16-byte vectors.
+static bool in_vectors(const Tensor& x) {
     const int pack = 16 / x.element_size();
-    return x.address() % 16 == 0 && x.stride(0) % pack == 0 && x.shape(1) % pack == 0 ? pack : 1;
+    return x.address() % 16 == 0 && x.stride(0) % pack == 0 && x.shape(1) % pack == 0;
 }
 
-// Calls `function` with a value of x's type, and VEC as a constant.
+// Calls `function` with a value of x's type, and ALIGNED as a constant.
 template <typename Function>
-static void dispatch_vec(const Tensor& x, Function function) {
+static void dispatch_aligned(const Tensor& x, Function function) {
     dispatch(x, [&](auto zero) {
-        constexpr int PACK = 16 / sizeof(zero);
-        if (vec(x) == PACK) {
-            function(zero, std::integral_constant<int, PACK>());
+        if (in_vectors(x)) {
+            function(zero, std::true_type());
         } else {
-            function(zero, std::integral_constant<int, 1>());
+            function(zero, std::false_type());
         }
     });
 }
@@ -37,11 +36,11 @@ static py::object online(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
     const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
-    dispatch_vec(x, [&](auto zero, auto VEC) {
+    dispatch_aligned(x, [&](auto zero, auto ALIGNED) {
         using T = decltype(zero);
         constexpr int THREADS = 1024;
         launch(
-            x, {M, THREADS}, softmax_online_kernel<T, VEC, THREADS>, x.data<T>(), y.data<T>(), N,
+            x, {M, THREADS}, softmax_online_kernel<T, ALIGNED, THREADS>, x.data<T>(), y.data<T>(), N,
             x.stride(0));
     });
     return y.object;
@@ -50,11 +49,12 @@ static py::object online(py::object x_object) {
 constexpr std::int64_t ONEPASS_COLUMNS = 32768;
 constexpr std::int64_t MANY_ROWS = 1024;  // enough to fill a GPU with one warp per row
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
 static void launch_onepass(const Tensor& x, const Tensor& y) {
     launch(
-        x, {ceil_div(x.shape(0), BLOCK_M), THREADS}, softmax_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>,
-        x.data<T>(), y.data<T>(), x.shape(0), x.shape(1), x.stride(0));
+        x, {ceil_div(x.shape(0), BLOCK_M), THREADS},
+        softmax_onepass_kernel<T, ALIGNED, PACKS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape(0),
+        x.shape(1), x.stride(0));
 }
 
 // The row stays in registers: up to 32768 columns. The smallest PACKS and THREADS that hold it.
@@ -67,22 +67,25 @@ static py::object onepass(py::object x_object) {
             "N=" + std::to_string(N) + ": registers hold rows of up to " + std::to_string(ONEPASS_COLUMNS) +
             " columns");
     }
-    dispatch_vec(x, [&](auto zero, auto VEC_) {
+    dispatch_aligned(x, [&](auto zero, auto ALIGNED_) {
         using T = decltype(zero);
-        constexpr int VEC = VEC_;
+        constexpr bool ALIGNED = ALIGNED_;
+        constexpr int VEC = 16 / sizeof(T);
         const std::int64_t packs = ceil_div(N, VEC);
-        if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);  // one row per warp
-        if (packs <= 32 * 4) return launch_onepass<T, VEC, 4, 128, 4>(x, y);
+        if (packs <= 32) return launch_onepass<T, ALIGNED, 1, 128, 4>(x, y);  // one row per warp
+        if (packs <= 32 * 4) return launch_onepass<T, ALIGNED, 4, 128, 4>(x, y);
         if constexpr (VEC <= 4) {
-            if (packs <= 32 * 8 && x.shape(0) >= MANY_ROWS) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
+            if (packs <= 32 * 8 && x.shape(0) >= MANY_ROWS)
+                return launch_onepass<T, ALIGNED, 8, 128, 4>(x, y);
         }
-        constexpr int PACKS = VEC > 1 ? 4 : 16;  // single elements need more loads in flight
-        if (packs <= 64 * PACKS) return launch_onepass<T, VEC, PACKS, 64, 1>(x, y);
-        if (packs <= 128 * PACKS) return launch_onepass<T, VEC, PACKS, 128, 1>(x, y);
-        if (packs <= 256 * PACKS) return launch_onepass<T, VEC, PACKS, 256, 1>(x, y);
-        if (packs <= 512 * PACKS) return launch_onepass<T, VEC, PACKS, 512, 1>(x, y);
-        if (packs <= 1024 * PACKS) return launch_onepass<T, VEC, PACKS, 1024, 1>(x, y);
-        if constexpr (VEC * PACKS * 1024 < ONEPASS_COLUMNS) launch_onepass<T, VEC, 2 * PACKS, 1024, 1>(x, y);
+        constexpr int PACKS = 4;
+        if (packs <= 64 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 64, 1>(x, y);
+        if (packs <= 128 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 128, 1>(x, y);
+        if (packs <= 256 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 256, 1>(x, y);
+        if (packs <= 512 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 512, 1>(x, y);
+        if (packs <= 1024 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 1024, 1>(x, y);
+        if constexpr (VEC * PACKS * 1024 < ONEPASS_COLUMNS)
+            launch_onepass<T, ALIGNED, 2 * PACKS, 1024, 1>(x, y);
     });
     return y.object;
 }
@@ -99,19 +102,30 @@ static py::object split(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
     const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
-    dispatch_vec(x, [&](auto zero, auto VEC_) {
+    dispatch_aligned(x, [&](auto zero, auto ALIGNED) {
         using T = decltype(zero);
-        constexpr int VEC = VEC_, THREADS = 128, PACKS = VEC > 1 ? 4 : 16;
+        constexpr int PACKS = 4, THREADS = 128;
         constexpr int BLOCKS = 4;  // per multiprocessor, by __launch_bounds__: all must be resident
-        constexpr int BLOCK_N = THREADS * PACKS * VEC;
+        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N), blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, BLOCK_N);
         const Tensor of_chunk = zeros(x, M * chunks, "int64");
         launch(
-            x, {std::min(blocks, M * chunks), THREADS}, softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>,
-            x.data<T>(), y.data<T>(), M, N, x.stride(0), int(chunks), of_chunk.data<word_t>());
+            x, {std::min(blocks, M * chunks), THREADS},
+            softmax_split_kernel<T, ALIGNED, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
+            x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
+}
+
+static Tensor dense(const Tensor& x) {
+    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+}
+
+// x if its rows start as far from 16-byte boundaries as y's; else a copy.
+static Tensor as_output(const Tensor& x) {
+    const bool fits = x.address() % 16 == 0 && (x.stride(0) - x.shape(1)) * x.element_size() % 16 == 0;
+    return fits ? x : dense(x);
 }
 
 // x with 16-byte aligned rows; a copy if they are not.
@@ -123,17 +137,17 @@ static Tensor checked_for_tma(const py::object& x_object) {
             "N=" + std::to_string(x.shape(1)) + ": TMA copies 16 bytes, " + std::to_string(pack) +
             " columns, at a time");
     }
-    if (vec(x) == pack) return x;
-    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+    return in_vectors(x) ? x : dense(x);
 }
 
 // The blocks of a cluster share a row: up to 16 x 208 KB.
 static py::object cluster(py::object x_object) {
-    const Tensor x = checked_for_tma(x_object), y = x.empty_like();
+    const Tensor x = as_output(checked(x_object)), y = x.empty_like();
     const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
-    dispatch(x, [&](auto zero) {
+    dispatch_aligned(x, [&](auto zero, auto ALIGNED_) {
         using T = decltype(zero);
+        constexpr bool ALIGNED = ALIGNED_;
         constexpr int PACKS = 8, THREADS = 64;
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
@@ -149,8 +163,8 @@ static py::object cluster(py::object x_object) {
             const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
             launch(
                 x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
-                softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N, x.stride(0),
-                slice_tiles * BLOCK_N);
+                softmax_cluster_kernel<T, ALIGNED, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
+                x.stride(0), slice_tiles * BLOCK_N);
         };
         if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
         if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());

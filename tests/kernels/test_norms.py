@@ -126,7 +126,11 @@ def only_launch(op: str, label: str, M: int, N: int) -> Any:
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize(
-    ("M", "N"), [(1, 131072), (259, 4096), (258, 10000), (257, 65536), (300, 131072), (7, 8), (256, 98312)]
+    ("M", "N"),
+    [
+        *((1, 131072), (259, 4096), (258, 10000), (257, 65536), (300, 131072), (7, 8), (256, 98312)),
+        *((258, 3001), (5, 50257), (3, 524301)),  # rows that start anywhere between 16-byte boundaries
+    ],
 )
 def test_clusters_agree(op: str, dtype: str, M: int, N: int, device: torch.device) -> None:
     """Rows that are no multiple of BLOCK_M, unequal slices, idle blocks."""

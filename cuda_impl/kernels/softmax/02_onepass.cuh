@@ -6,26 +6,32 @@
 
 #include "common.cuh"
 
-// Blocks per multiprocessor: 32 registers a thread hold up to four fp32 vectors, 64 hold twice as many.
-template <int VEC, int PACKS, int THREADS>
-constexpr int ONEPASS_BLOCKS = (VEC == 4 && PACKS <= 4 ? MOST_THREADS : 1024) / THREADS;
+// Blocks per multiprocessor: 32 registers a thread hold up to four fp32 vectors, 64 hold twice as many, or
+// the addresses of edges.
+template <typename T, bool ALIGNED, int PACKS, int THREADS>
+constexpr int ONEPASS_BLOCKS = (ALIGNED && sizeof(T) == 4 && PACKS <= 4 ? MOST_THREADS : 1024) / THREADS;
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, (ONEPASS_BLOCKS<VEC, PACKS, THREADS>)) void softmax_onepass_kernel(
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
+__global__
+__launch_bounds__(THREADS, (ONEPASS_BLOCKS<T, ALIGNED, PACKS, THREADS>)) void softmax_onepass_kernel(
     const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm) {
-    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    const T* x_row = x_ptr + m * stride_xm;
+    // Without a row a thread still shuffles.
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
+    const int columns = parts.body;
     Packed<T, VEC> loads[PACKS];
     float x[PACKS][VEC];
 
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {  // all loads are in flight before the first is used
         const int n = (p * ROW_THREADS + thread) * VEC;
-        if (n < columns) loads[p] = load_packed<VEC>(x_ptr + m * stride_xm + n);
+        if (n < columns) loads[p] = load_body<ALIGNED, VEC>(x_row + parts.head + n);
     }
-    float max = negative_infinity();
+    float edge = parts.edge >= 0 ? float(x_row[parts.edge]) : negative_infinity();
+    float max = edge;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * ROW_THREADS + thread) * VEC;
@@ -39,6 +45,7 @@ __global__ __launch_bounds__(THREADS, (ONEPASS_BLOCKS<VEC, PACKS, THREADS>)) voi
     max = row_reduce<Max, THREADS, BLOCK_M>(max);
 
     float sum = 0.0f;
+    if (parts.edge >= 0) sum = edge = __expf(edge - max);
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
@@ -52,6 +59,7 @@ __global__ __launch_bounds__(THREADS, (ONEPASS_BLOCKS<VEC, PACKS, THREADS>)) voi
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) y[v] = T(x[p][v] * inverse_sum);
-        store_vec_if(n < columns, y_ptr + m * N + n, y);
+        store_vec_if(n < columns, y_ptr + m * N + parts.head + n, y);
     }
+    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T(edge * inverse_sum);
 }

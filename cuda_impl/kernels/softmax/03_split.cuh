@@ -13,19 +13,25 @@
 #include "softmax/exchange.cuh"
 #include "softmax/tile.cuh"
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
+template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
     const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int chunks, word_t* chunk_results) {
-    constexpr int BLOCK_N = THREADS * PACKS * VEC;
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * PACKS * VEC;
     Packed<T, VEC> next[PACKS], x[PACKS], kept[PACKS], old[PACKS];  // a chunk's register pipeline
+    T next_edge = T(negative_infinity()), edge = next_edge, kept_edge = edge, old_edge = edge;
     const int blocks = gridDim.x, block = blockIdx.x;
     const Chunk first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
     Chunk next_chunk = first, chunk = first, old_chunk = first;
     const auto load_next = [&] {
         if (next_chunk.m < M) {
             const index_t begin = static_cast<index_t>(next_chunk.c) * BLOCK_N;
-            load_tile<THREADS>(
-                next, x_ptr + next_chunk.m * stride_xm + begin, tile_columns<BLOCK_N>(N, begin));
+            const T* x_row = x_ptr + next_chunk.m * stride_xm;
+            const Parts<T, ALIGNED> parts(y_ptr + next_chunk.m * N, N, threadIdx.x);
+            const bool has_edge =
+                parts.edge >= 0 && next_chunk.c == 0;  // a row's edges are its first chunk's
+            next_edge = has_edge ? x_row[parts.edge] : T(negative_infinity());
+            load_tile<THREADS, ALIGNED>(
+                next, x_row + parts.head + begin, tile_columns<BLOCK_N>(parts.body, begin));
         }
         next_chunk.advance(step, chunks);
     };
@@ -38,6 +44,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
             kept[p] = x[p];
             x[p] = next[p];
         }
+        old_edge = kept_edge, kept_edge = edge, edge = next_edge;
         const bool reduces = chunk.m < M, writes = iteration >= 2;
         const word_t* row_results = chunk_results + old_chunk.m * chunks;
         const word_t early = writes ? poll_early(row_results, chunks) : 0;
@@ -45,6 +52,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
         Running results[2] = {identity(), identity()};  // an array, so that both share the barrier
         Running &chunk_result = results[0], &old_row = results[1];
         if (reduces) chunk_result = include(chunk_result, x);
+        if (reduces && !ALIGNED) chunk_result = combine(chunk_result, {float(edge), 1.0f});
         load_next();
         if (writes) old_row = wait_for_row<THREADS>(row_results, chunks, early);
         block_combine<THREADS>(results);
@@ -52,8 +60,13 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
         chunk.advance(step, chunks);
         if (writes) {
             const index_t begin = static_cast<index_t>(old_chunk.c) * BLOCK_N;
+            T* y_row = y_ptr + old_chunk.m * N;
+            const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
             store_tile<THREADS>(
-                y_ptr + old_chunk.m * N + begin, old, old_row, tile_columns<BLOCK_N>(N, begin));
+                y_row + parts.head + begin, old, old_row, tile_columns<BLOCK_N>(parts.body, begin));
+            if (parts.edge >= 0 && old_chunk.c == 0) {
+                y_row[parts.edge] = T(__expf(float(old_edge) - old_row.max) / old_row.sum);
+            }
             old_chunk.advance(step, chunks);
         }
         __syncthreads();  // all have read what block_combine shared
