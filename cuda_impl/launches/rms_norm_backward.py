@@ -11,7 +11,7 @@ from compare.arguments import check_norm_gradients
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, empty_like
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
-from cuda_impl.layouts import VECS, contiguous_rows, packed, vec
+from cuda_impl.layouts import VECS, contiguous_rows, in_vectors, packed, vector
 
 OP = "rms_norm_backward"
 
@@ -29,7 +29,7 @@ def checked(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> Rows:
     """The tensors, copied where their rows are not contiguous, and the elements of an access."""
     check_norm_gradients(OP, dy, x, weight, rstd)
     dy, x, dx = contiguous_rows(dy), contiguous_rows(x), empty_like(x)
-    VEC = min(map(vec, (dy, x, dx)))
+    VEC = vector(x) if in_vectors(dy) and in_vectors(x) else 1
     return Rows(dy, x, packed(weight), dx, empty_like(weight), VEC)
 
 
