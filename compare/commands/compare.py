@@ -263,6 +263,7 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
         tune=sweep.parse(arguments.tune),
         retune=arguments.retune,
         samples=RECORD_SAMPLES if arguments.record else Options.samples,
+        shorten=True,
     )
     added = tuned(op, how)
     if added is None or arguments.budget is not None:
@@ -335,7 +336,18 @@ def _work(arguments: argparse.Namespace, device: torch.device, log: Log) -> list
     work = [(op, run_options(op, arguments)) for op in selected]
     if device.type != "cuda" and (arguments.sweep or len(work) > 1):
         print(_estimate(work, device), file=sys.stderr, flush=True)
+    if device.type != "cuda" and not arguments.sweep:
+        for op, how in work:
+            _say_shortened(op, how)
     return work
+
+
+def _say_shortened(op: Op, how: Options) -> None:
+    """Say which cases are checked on fewer rows, as a CPU takes minutes for all."""
+    from compare.run import shorter
+
+    for case, short in shorter(op, how, how.cases).items():
+        outputs.say(f"{case} takes minutes on a CPU: {short} is checked in its place")
 
 
 def _check_matched(selected: Sequence[Op], only: Sequence[str]) -> None:

@@ -514,3 +514,5 @@ class Options:
     """Search for configurations again that an earlier run has found."""
     samples: tuple[int, int] = (10, 3)
     """Cold samples of each row, at least: of one that takes at most 10 ms, and of a slower one."""
+    shorten: bool = False
+    """Without a GPU, check a case that would take minutes on fewer rows."""
