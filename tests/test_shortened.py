@@ -37,6 +37,9 @@ def test_a_case_in_anothers_place_is_quick_and_no_larger(name: str) -> None:
 def test_only_a_command_has_large_cases_shortened() -> None:
     options = Options(cases=(LARGE,), shorten=True)
     (short,) = shorter(SOFTMAX, options, options.cases).values()
-    assert [(step.case, step.check) for step in plan(SOFTMAX, options, "cpu")] == [(short, True), (LARGE, False)]
+    assert [(step.case, step.check) for step in plan(SOFTMAX, options, "cpu")] == [
+        (short, True),
+        (LARGE, False),
+    ]
     for whole in (plan(SOFTMAX, replace(options, shorten=False), "cpu"), plan(SOFTMAX, options, "cuda")):
         assert [(step.case, step.check) for step in whole] == [(LARGE, True)]

@@ -46,7 +46,9 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
 
     if arguments.plot:
         plots.check(arguments.plot)
-    every = charted(files or reading.recorded_here(installed.gpu_name, arguments.ops), arguments.ops, arguments.only)
+    every = charted(
+        files or reading.recorded_here(installed.gpu_name, arguments.ops), arguments.ops, arguments.only
+    )
     options.check_only(arguments.only, every.labels, "implementation on record")
     chart = every.chart
     whole = bool(arguments.all or arguments.ops or len(every.ops) == 1)

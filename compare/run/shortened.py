@@ -1,4 +1,4 @@
-"""A case that a CPU would check for minutes, shortened: its first dimensions smaller, the rest as they are."""
+"""A case that a CPU would check for minutes, shortened: its first dimensions smaller, the rest unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seconds(op: Op, case: Case, implementations: int) -> float:
 
 
 def shortened(op: Op, case: Case, implementations: int) -> Case | None:
-    """The case if its check is quick, else with dimensions halved one after another until it is.  None: it never is.
+    """The case if its check is quick, else with dimensions halved until it is; None where it never is.
 
     A size keeps its remainder, so what is odd, or not a multiple of 128, stays so.
     """
