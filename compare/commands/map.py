@@ -21,6 +21,8 @@ from pathlib import Path
 
 from compare.command_line import installed, options, outputs, status
 
+_SLOW = "reading every record and source, which takes some seconds; it is kept until one changes"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -46,9 +48,8 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
 
     if arguments.plot:
         plots.check(arguments.plot)
-    every = charted(
-        files or reading.recorded_here(installed.gpu_name, arguments.ops), arguments.ops, arguments.only
-    )
+    files = files or reading.recorded_here(installed.gpu_name, arguments.ops)
+    every = charted(files, arguments.ops, arguments.only, lambda: outputs.say(_SLOW))
     options.check_only(arguments.only, every.labels, "implementation on record")
     chart = every.chart
     whole = bool(arguments.all or arguments.ops or len(every.ops) == 1)
