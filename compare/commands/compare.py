@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -299,6 +299,7 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     renderers = outputs.renderers(arguments)
     counters = {file.stem: ncu.read(file) for file in arguments.ncu or ()}
     work = _work(arguments, device, log)
+    _check_counted(counters, work)
     done: list[Comparison] = []
     statuses: list[int] = []
     failures: list[str] = []
@@ -391,16 +392,23 @@ def _print_ncu(work: Sequence[tuple[Op, Options]]) -> int:
     return status.SUCCESS
 
 
+def _check_counted(labels: Iterable[str], work: Sequence[tuple[Op, Options]]) -> None:
+    """A `UsageError` if a file of ``--ncu`` is named after no row."""
+    known = dict.fromkeys(
+        impl.label
+        for op, how in work
+        for impl in registry.implementations(op.name, (*how.only, op.baseline) if how.only else ())
+    )
+    for label in labels:
+        if label not in known:
+            raise UsageError(registry.unknown("row for --ncu, which takes LABEL.csv,", label, [*known]))
+
+
 def _with_counters(comparison: Comparison, counters: Mapping[str, tuple[KernelCounters, ...]]) -> Comparison:
     """``comparison``, whose main case's rows have what ``--ncu`` has read, by label."""
     from compare.timing import figures
 
     main = figures.main_case(comparison)
-    labels = [row.label for row in main.rows] if main else []
-    for label in counters.keys() - set(labels):
-        raise UsageError(
-            registry.unknown(f"--ncu {label}.csv is named after a row of {comparison.op}: row", label, labels)
-        )
     cases = (
         replace(case, rows=tuple(replace(row, counters=counters.get(row.label, ())) for row in case.rows))
         if case is main

@@ -308,7 +308,7 @@ def _counted(facts: _Facts) -> Iterator[Sentence]:
             if share >= _OFTEN:
                 waits = f"warps wait {percent(share)} of their time for {_STALLS.get(reason, reason)}"
                 hits = (
-                    f" (L2 hit rate {percent(kernel.l2_hit_rate)})" if kernel.l2_hit_rate is not None else ""
+                    f", L2 hit rate {percent(kernel.l2_hit_rate)}" if kernel.l2_hit_rate is not None else ""
                 )
                 causes.append(f"{waits}{hits if reason == 'long_scoreboard' else ''}")
             if (kernel.bank_conflicts or 0.0) >= _MANY_CONFLICTS:

@@ -77,7 +77,7 @@ def test_tables_and_sentences_say_what_stands_out() -> None:
     assert table is not None
     assert table.rows == ((plain.rows[0].label, "online", "12%", "25%", "long_scoreboard 70%, barrier 20%"),)
     why = " ".join(sentences.evidence(comparison(counted), counted))
-    assert "wait 70% of their time for global memory (long scoreboard) (L2 hit rate 12%)" in why
+    assert "wait 70% of their time for global memory (long scoreboard), L2 hit rate 12%" in why
     assert "bank conflicts are 25%" in why
 
 
