@@ -78,12 +78,6 @@ def imported_torch() -> Any:
     return importlib.import_module("torch")
 
 
-def gpu_name() -> str | None:
-    """Of the GPU that is used where none is named; None: there is none."""
-    torch = imported_torch()
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
-
-
 def pick(name: str = "auto") -> torch.device:
     """The device of that name: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
 

@@ -37,6 +37,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 OPS = registry.op_names()
+PYTHONS = tuple(f"3.{minor}" for minor in range(10, 14))
 MOST_LINES, MOST_PARAMETERS, MOST_NESTED = 60, 7, 4
 """Of a function: parameters beside ``self``, and blocks within each other."""
 WITH_ALL_INPUTS = "check_gradients"
@@ -292,3 +293,11 @@ def test_no_file_names_this_machine():
     for file in tracked():
         text = file.read_text(errors="ignore")
         assert not pattern.search(text), f"{file.relative_to(ROOT)} names {pattern.search(text)}"
+
+
+def test_the_versions_of_python_are_the_same_everywhere() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert tuple(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)) == PYTHONS
+    assert f'requires-python = ">={PYTHONS[0]}"' in text
+    assert f'target-version = "py{PYTHONS[0].replace(".", "")}"' in text
+    assert "Python 3.10 or newer" in (ROOT / "README.md").read_text()

@@ -74,6 +74,12 @@ def gpu() -> Gpu | None:
     return None
 
 
+def gpu_name() -> str | None:
+    """Of the first GPU that CUDA counts; None without one."""
+    found = gpu()
+    return found.name if found else None
+
+
 def _checked(answer: tuple[Any, ...]) -> Any:
     """The value of a driver's answer; raises if that is an error."""
     error, *values = answer

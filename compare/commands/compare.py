@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
-from compare.model.result import Comparison, Options
+from compare.model.result import Comparison, KernelCounters, Options
 from compare.report.steps import Log, starting, steps
 from compare.tuning import sweep
 
@@ -93,6 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_tables(add, "all results, raw samples included", "implementation and case")
     options.add_page(add)
     options.add_junit(add)
+    ncu = "print the command that profiles a row with Nsight Compute; or read the FILE that it has written"
+    add("--ncu", action="append", nargs="?", type=Path, const=None, metavar="FILE", help=ncu)
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
     trace = (
         "what the run did when, each worker and step: a Chrome trace for ui.perfetto.dev or speedscope.app"
@@ -153,6 +155,8 @@ def run(arguments: argparse.Namespace) -> int:
         with starting(f"{arguments.what}: loading PyTorch", verbose):
             device = prepare(arguments.device, () if arguments.own_code else names)
         _check_gpu(arguments, device)
+        if None in (arguments.ncu or ()):
+            return _print_ncu(_work(arguments, device, log))
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
 
@@ -263,6 +267,7 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
         tune=sweep.parse(arguments.tune),
         retune=arguments.retune,
         samples=RECORD_SAMPLES if arguments.record else Options.samples,
+        shorten=True,
     )
     added = tuned(op, how)
     if added is None or arguments.budget is not None:
@@ -289,9 +294,12 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     from compare.report import terminal
     from compare.report.progress import of_run
     from compare.report.summary import View
+    from compare.resources import ncu
 
     renderers = outputs.renderers(arguments)
+    counters = {file.stem: ncu.read(file) for file in arguments.ncu or ()}
     work = _work(arguments, device, log)
+    _check_counted(counters, work)
     done: list[Comparison] = []
     statuses: list[int] = []
     failures: list[str] = []
@@ -299,6 +307,7 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
         for op, how in work:
             with of_run(op.name, log.steps, log.begun_s) as progress:
                 comparison = driver.run(op, how, log.beside(op.name, progress))
+            comparison = _with_counters(comparison, counters)
             log("printing")
             done.append(comparison)
             if arguments.record:  # a failure is reported at the end: the next op is compared all the same
@@ -335,7 +344,18 @@ def _work(arguments: argparse.Namespace, device: torch.device, log: Log) -> list
     work = [(op, run_options(op, arguments)) for op in selected]
     if device.type != "cuda" and (arguments.sweep or len(work) > 1):
         print(_estimate(work, device), file=sys.stderr, flush=True)
+    if device.type != "cuda" and not arguments.sweep:
+        for op, how in work:
+            _say_shortened(op, how)
     return work
+
+
+def _say_shortened(op: Op, how: Options) -> None:
+    """Say which cases are checked on fewer rows, as a CPU takes minutes for all."""
+    from compare.run import shorter
+
+    for case, short in shorter(op, how, how.cases).items():
+        outputs.say(f"{case} takes minutes on a CPU: {short} is checked in its place")
 
 
 def _check_matched(selected: Sequence[Op], only: Sequence[str]) -> None:
@@ -350,6 +370,52 @@ def _check_matched(selected: Sequence[Op], only: Sequence[str]) -> None:
         "--matched: none of these implementations can run with the configuration of another. Those that can: "
         f"{', '.join(pairs)}; both have to be among the rows (--only)"
     )
+
+
+def _print_ncu(work: Sequence[tuple[Op, Options]]) -> int:
+    """Print what to type to profile a row of each op, the fastest on record but of PyTorch; the status."""
+    from compare.records import archive
+    from compare.timing import figures
+    from compare.worker import profiled
+
+    for op, how in work:
+        case = (*how.cases, op.cases.default)[0]
+        on_record = archive.find(op.name, str(case))
+        impls = registry.implementations(op.name, how.only)
+        own = [impl for impl in impls if impl.way != "torch"] or impls
+        rows = [on_record[impl.label].row for impl in own if impl.label in on_record]
+        best = figures.fastest(row for row in rows if row.timing)
+        impl = next((impl for impl in own if best and impl.label == best.label), own[-1])
+        print(profiled.command(op, impl, case))
+        print(f"NEXT  python -m compare {op.name} --case {case} --ncu {impl.label}.csv --details")
+        print("      --only LABEL --ncu: the command for another row")
+    return status.SUCCESS
+
+
+def _check_counted(labels: Iterable[str], work: Sequence[tuple[Op, Options]]) -> None:
+    """A `UsageError` if a file of ``--ncu`` is named after no row."""
+    known = dict.fromkeys(
+        impl.label
+        for op, how in work
+        for impl in registry.implementations(op.name, (*how.only, op.baseline) if how.only else ())
+    )
+    for label in labels:
+        if label not in known:
+            raise UsageError(registry.unknown("row for --ncu, which takes LABEL.csv,", label, [*known]))
+
+
+def _with_counters(comparison: Comparison, counters: Mapping[str, tuple[KernelCounters, ...]]) -> Comparison:
+    """``comparison``, whose main case's rows have what ``--ncu`` has read, by label."""
+    from compare.timing import figures
+
+    main = figures.main_case(comparison)
+    cases = (
+        replace(case, rows=tuple(replace(row, counters=counters.get(row.label, ())) for row in case.rows))
+        if case is main
+        else case
+        for case in comparison.cases
+    )
+    return replace(comparison, cases=tuple(cases))
 
 
 def _estimate(work: Sequence[tuple[Op, Options]], device: torch.device) -> str:

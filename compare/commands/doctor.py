@@ -267,13 +267,10 @@ def _isolation() -> str:
 
 
 def _calibration() -> str:
-    gpu = installed.gpu()
-    if gpu is None and not _card_present():
-        raise Missing("no GPU to calibrate; recorded speeds bring their own", "")
-    calibration = importlib.import_module("compare.timing.calibration")
-    name = gpu.name if gpu else importlib.import_module("compare.device").gpu_name()
+    name = installed.gpu_name()
     if name is None:
         raise Missing("no GPU to calibrate; recorded speeds bring their own", "")
+    calibration = importlib.import_module("compare.timing.calibration")
     stored = calibration.stored(name)
     if not stored.created:
         raise Missing("not done on this machine; wide limits are built in")

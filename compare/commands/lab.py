@@ -86,7 +86,7 @@ def show_labs() -> int:
     from compare.report.tables import Table
 
     rows = tuple(
-        (lab.number, lab.title, lab.op, f"{lab.hours:g} h", str(len(lab.task))) for lab in labs.every()
+        (lab.number, lab.title, lab.op, f"{lab.hours:g} h", str(len(lab.task))) for lab in labs.listed()
     )
     table = Table("Labs", ("lab", "title", "op", "time", "tasks"), rows, ("title", "op"))
     terminal.put(lambda width: terminal.laid_out(table, width))

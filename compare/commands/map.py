@@ -19,7 +19,9 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from compare.command_line import options, outputs, status
+from compare.command_line import installed, options, outputs, status
+
+_SLOW = "reading every record and source, which takes some seconds; it is kept until one changes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace, files: list[Path]) -> int:
-    from compare.device import gpu_name
     from compare.history import reading
     from compare.history.kept import charted
     from compare.report import maps, plots, terminal
 
     if arguments.plot:
         plots.check(arguments.plot)
-    every = charted(files or reading.recorded_here(gpu_name, arguments.ops), arguments.ops, arguments.only)
+    files = files or reading.recorded_here(installed.gpu_name, arguments.ops)
+    every = charted(files, arguments.ops, arguments.only, lambda: outputs.say(_SLOW))
     options.check_only(arguments.only, every.labels, "implementation on record")
     chart = every.chart
     whole = bool(arguments.all or arguments.ops or len(every.ops) == 1)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
-from compare.command_line import options, outputs, status
+from compare.command_line import installed, options, outputs, status
 from compare.model.op import Case, UsageError
 from compare.model.result import Comparison
 
@@ -64,13 +64,12 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
     Raises:
         UsageError: nothing is, or the files are of several devices.
     """
-    from compare.device import gpu_name
     from compare.history import reading
     from compare.history.recorded import merged
 
     names = [] if op == "all" else [op]
     if not files:
-        here = reading.recorded_here(gpu_name, names)
+        here = reading.recorded_here(installed.gpu_name, names)
         files = [file for file in here if not names or file.stem in names] or here
     runs = reading.read(files)
     reading.check_device(runs)

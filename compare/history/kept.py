@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,12 @@ class Charted:
     labels: tuple[str, ...]
 
 
-def charted(files: Sequence[Path], ops: Sequence[str] = (), only: Sequence[str] = ()) -> Charted:
+def charted(
+    files: Sequence[Path],
+    ops: Sequence[str] = (),
+    only: Sequence[str] = (),
+    begin: Callable[[], None] = lambda: None,
+) -> Charted:
     """The map of what ``files`` have recorded.
 
     The hashes of all sources, which say what has changed since, take PyTorch, Triton and seconds to find out.
@@ -37,6 +42,7 @@ def charted(files: Sequence[Path], ops: Sequence[str] = (), only: Sequence[str] 
         files: records of one device.
         ops: only these; none means all.
         only: glob patterns over labels; none means all.
+        begin: called where the map is not kept, and takes seconds.
 
     Raises:
         UsageError: an op is not on record; or as of `survey`.
@@ -50,6 +56,7 @@ def charted(files: Sequence[Path], ops: Sequence[str] = (), only: Sequence[str] 
     kept = result_cache.read(_KIND, name)
     if kept is not None:
         return decode(Charted, kept)
+    begin()
     runs = reading.read(files)
     known = sorted({run.op for run in runs})
     for op in ops:

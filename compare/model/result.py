@@ -183,6 +183,19 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class KernelCounters:
+    """What Nsight Compute counted in one kernel; a part is None or empty where it did not."""
+
+    kernel: str
+    stalls: dict[str, float] = field(default_factory=dict)
+    """Of the time of resident warps the share in which they wait, 0 to 1, by reason in ncu's words."""
+    l2_hit_rate: float | None = None
+    """0 to 1."""
+    bank_conflicts: float | None = None
+    """The share of shared memory's wavefronts that bank conflicts add, 0 to 1."""
+
+
+@dataclass(frozen=True)
 class KernelResources:
     """What one kernel takes of the machine."""
 
@@ -418,6 +431,8 @@ class Row:
     agreement: Agreement | None = None
     timing: Timing | None = None
     resources: tuple[KernelResources, ...] = ()
+    counters: tuple[KernelCounters, ...] = ()
+    """With ``--ncu``, of each kernel of a call."""
     configuration: Configuration = Configuration()
     recorded: Provenance | None = None
     """Where its timing is from; None where it was measured now."""
@@ -514,3 +529,5 @@ class Options:
     """Search for configurations again that an earlier run has found."""
     samples: tuple[int, int] = (10, 3)
     """Cold samples of each row, at least: of one that takes at most 10 ms, and of a slower one."""
+    shorten: bool = False
+    """Without a GPU, check a case that would take minutes on fewer rows."""

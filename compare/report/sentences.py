@@ -299,6 +299,41 @@ def _resources(facts: _Facts) -> Iterator[Sentence]:
                 yield Sentence("occupancy", 0.5, f"{facts.name(best)}: {low}, at {at}.")
 
 
+def _counted(facts: _Facts) -> Iterator[Sentence]:
+    """What warps wait for, and bank conflicts, where Nsight Compute counted them and one stands out."""
+    for row in facts.case.rows:
+        for kernel in row.counters:
+            reason, share = next(iter(kernel.stalls.items()), ("", 0.0))
+            causes = []
+            if share >= _OFTEN:
+                waits = f"warps wait {percent(share)} of their time for {_STALLS.get(reason, reason)}"
+                hits = (
+                    f", L2 hit rate {percent(kernel.l2_hit_rate)}" if kernel.l2_hit_rate is not None else ""
+                )
+                causes.append(f"{waits}{hits if reason == 'long_scoreboard' else ''}")
+            if (kernel.bank_conflicts or 0.0) >= _MANY_CONFLICTS:
+                causes.append(
+                    f"bank conflicts are {percent(kernel.bank_conflicts)} of shared memory's wavefronts"
+                )
+            if causes:
+                yield Sentence(f"counters of {row.label}", 0.99, f"{row.label}: {'; '.join(causes)}.")
+                break
+
+
+_OFTEN, _MANY_CONFLICTS = 0.4, 0.1
+_STALLS = {
+    "long_scoreboard": "global memory (long scoreboard)",
+    "short_scoreboard": "shared memory (short scoreboard)",
+    "barrier": "a barrier",
+    "math_pipe_throttle": "arithmetic units (math pipe throttle)",
+    "mio_throttle": "the queue of shared memory (MIO throttle)",
+    "lg_throttle": "the queue of global memory (LG throttle)",
+    "wait": "the latency of arithmetic (wait)",
+    "not_selected": "other warps (not selected)",
+}
+"""Stall reasons of ncu."""
+
+
 def _first_call(facts: _Facts) -> Iterator[Sentence]:
     """What compiling costs, and after how many calls it is earned back against the baseline."""
     row = figures.fastest(facts.case.rows)
@@ -352,6 +387,7 @@ _RULES: tuple[Rule, ...] = (
     _launch,
     _instruction,
     _resources,
+    _counted,
     _first_call,
     _cache,
     _effort,

@@ -9,7 +9,16 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from compare.model.op import way_of
-from compare.model.result import WRONG, CaseComparison, Comparison, Estimate, KernelResources, RoleSize, Row
+from compare.model.result import (
+    WRONG,
+    CaseComparison,
+    Comparison,
+    Estimate,
+    KernelCounters,
+    KernelResources,
+    RoleSize,
+    Row,
+)
 from compare.report import lines
 from compare.report.lines import WORDS, Line, grouped
 from compare.timing import calibration, figures
@@ -185,6 +194,7 @@ def details(comparison: Comparison, *, every: bool = False) -> list[Block]:
         blocks += [speed(case), side_by_side(case), endurance(case), card(case)]
     blocks += [sweep(timed) if swept else None, *map(configurations, listed or comparison.cases)]
     blocks += [*map(trials, comparison.cases), *map(resources, comparison.cases)]
+    blocks += map(counters, comparison.cases)
     blocks += [code(comparison), "\n".join(f"  {way}: {words}" for way, words in concepts(comparison))]
     notes = [f"  {labels}: {' '.join(reason.split())}" for labels, reason in reasons(comparison)]
     blocks.append("\n".join(["Not run, failed, and notes", *notes]) if notes else None)
@@ -444,6 +454,29 @@ def resources(case: CaseComparison) -> Table | None:
     columns = {**(_INSTRUCTION_COLUMN if instructed else {}), **_KERNEL_COLUMNS}
     title = f"Registers, shared memory and occupancy, {_how_known(rows)}, {case.case}"
     return _by_kernel(title, rows, {"implementation": lambda row: row.label}, columns)
+
+
+def counters(case: CaseComparison) -> Table | None:
+    """What Nsight Compute counted, a line a kernel."""
+    entries = [(row, kernel) for row in case.rows for kernel in row.counters]
+    columns: dict[str, Callable[[tuple[Row, KernelCounters]], str]] = {
+        "implementation": lambda entry: entry[0].label,
+        "kernel": lambda entry: figures.short_kernel(entry[1].kernel),
+        "L2\nhit rate": lambda entry: percent(entry[1].l2_hit_rate),
+        "bank\nconflicts": lambda entry: percent(entry[1].bank_conflicts),
+        "warps wait for": lambda entry: ", ".join(
+            f"{reason} {percent(share)}" for reason, share in [*entry[1].stalls.items()][:_STALLS]
+        ),
+    }
+    texts, title = ("kernel", "warps wait for"), f"Nsight Compute, {case.case}"
+    return table(title, entries, columns, texts, (_COUNTED,)) if entries else None
+
+
+_STALLS = 3
+_COUNTED = (
+    "bank conflicts: the share of shared memory's wavefronts that they add; warps wait for: shares of the "
+    "time of resident warps, by ncu's stall reasons."
+)
 
 
 def trials(case: CaseComparison) -> Table | None:

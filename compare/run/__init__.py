@@ -25,6 +25,7 @@ from compare.run.checking import check_case, note_ordinary, skip_check
 from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, Progress, Step, silent
 from compare.run.resources import compile_case, profile_case
+from compare.run.shortened import shortened
 from compare.run.sources import Counting
 from compare.run.timing import WEIGHT, time_case, use_recorded_times
 from compare.timing import calibration, speed_of_light
@@ -56,11 +57,23 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
         return steps
     smoke, swept = op.cases.smoke, {op.cases.default, *op.cases.sweep}
     named = [case for case in options.cases if not (swept <= set(cases) and case in swept)]
-    checked = {*smoke, *(case for case in named if op.interpretable(case))}
+    short = shorter(op, options, named)
+    checked = {*smoke, *(case for case in named if op.interpretable(case) and case not in short)}
     steps = [replace(step, check=step.case in checked) for step in steps]
-    if named and all(step.check for step in steps):
+    steps = [Step(case, True, False) for case in dict.fromkeys(short.values()) if case not in cases] + steps
+    if named and all(step.check or step.case in short for step in steps):
         return steps
     return [Step(case, True, False) for case in smoke if case not in cases] + steps
+
+
+def shorter(op: Op, options: Options, cases: Sequence[Case]) -> dict[Case, Case]:
+    """Of those of ``cases`` that a CPU would check for minutes, the cases that stand for them."""
+    if not options.shorten:
+        return {}
+    cpu = torch.device("cpu")
+    able = sum(machine.supports(impl, cpu) is None for impl in _chosen(op, options.only))
+    pairs = ((case, shortened(op, case, able)) for case in cases)
+    return {case: short for case, short in pairs if short not in (case, None)}
 
 
 def run(
