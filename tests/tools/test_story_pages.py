@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare.registry import ROOT
+from processes import command
 from tools.docs import blocks, stages
 
 PAGES = [
@@ -74,3 +75,43 @@ def test_excerpts_are_what_the_pinned_compilers_make(page: Path) -> None:
             f"constraints.txt pins other versions of {' and '.join(stages.PACKAGES)} than are installed"
         )
     assert blocks.stale([page]) == {}, "make docs writes them anew"
+
+
+@pytest.mark.thorough
+def test_the_tool_checks_the_exercises(tmp_path: Path) -> None:
+    """Each answer that the page gives is what the command says, or makes it say so."""
+    page = (ROOT / "docs" / "programs-and-threads.md").read_text()
+    (exercise,) = re.findall(r"(?ms)^```python\n(import.*?)^```$", page)
+    words = re.search(r"(?m)^python -m compare (vector_add --load \S+ --case \S+)$", page)
+    assert words
+    file = tmp_path / "my_add.py"
+    arguments = words[1].replace("my_add.py", str(file)).split()
+
+    def shown(text: str) -> tuple[int, str]:
+        file.write_text(text)
+        done = command(*arguments)
+        return done.returncode, " ".join(done.stdout.split())
+
+    status, screen = shown(exercise)
+    assert status == 1
+    assert [
+        left for left in ("452", "196") if f"{left} of 2500 elements were not written" not in screen
+    ] == []
+    for wrong, right in (
+        ("programs = N // 1024", "programs = triton.cdiv(N, 1024)"),
+        ("blocks = N // 256", "blocks = -(-N // 256)"),
+    ):
+        assert f"`{right}`" in page
+        exercise = exercise.replace(wrong, right)
+    status, screen = shown(exercise)
+    assert status == 1
+    assert "is its mask missing?" in screen
+    assert "is a mask or a bound missing?" in screen
+    for wrong, right in (
+        ("    z_ptr[n] =", "    if (n < N) z_ptr[n] ="),
+        ("tl.load(x_ptr + n)", "tl.load(x_ptr + n, mask=n < N)"),
+        ("tl.load(y_ptr + n))", "tl.load(y_ptr + n, mask=n < N), mask=n < N)"),
+    ):
+        exercise = exercise.replace(wrong, right)
+    status, screen = shown(exercise)
+    assert (status, "CORRECT" in screen, "WRONG" in screen) == (0, True, False), screen

@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from compare import registry
+from compare.code_size.hashes import rests_on
 from compare.model.op import UsageError
 from compare.pipeline import reading
 from compare.pipeline.opening import open_op
@@ -274,7 +275,17 @@ def opened(kernel: Kernel) -> Stages:
         LookupError: there is no such kernel, or a compiler does not take it.
     """
     parts = (kernel.op, kernel.label, kernel.arch, kernel.case)
-    key = result_cache.key(*parts, result_cache.versions(*PACKAGES), result_cache.code(*_RESTS_ON))
+    own = (
+        f"triton_impl/{kernel.op}.py",
+        f"cuda_impl/kernels/{kernel.op}.cuh",
+        f"cuda_impl/kernels/{kernel.op}/*",
+    )
+    key = result_cache.key(
+        *parts,
+        *map(rests_on, registry.implementations(kernel.op, [kernel.label])),
+        result_cache.versions(*PACKAGES),
+        result_cache.code(*_RESTS_ON, *own),
+    )
     found: dict[str, Any] | None = result_cache.read("stages", key)
     if found is None:
         environment = {n: v for n, v in os.environ.items() if not re.match(r"TRITON_|MLIR_|LLVM_|NVPTX_", n)}
