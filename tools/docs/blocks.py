@@ -15,7 +15,8 @@ compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
 measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  Of a kernel's compilation
 ``stage ...`` is an excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and
-``dots`` what ``tl.dot`` becomes.  `PICTURES` are files of their own.
+``dots`` what ``tl.dot`` becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how
+many bytes of loads a speed takes.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from tools.docs import (
     quantization,
     schemas,
     stages,
+    sweeps,
     timing,
     windows,
 )
@@ -82,6 +84,8 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/effort.svg"): lambda: _effort(),
     Path(one_line.PICTURE): one_line.picture,
     Path(programs.PICTURE): programs.picture,
+    Path(sweeps.PICTURE): sweeps.picture,
+    Path(sweeps.SIZES_PICTURE): sweeps.sizes_picture,
     Path("docs/rounds.svg"): timing.rounds,
     Path("docs/ops/transpose_windowed.svg"): windows.windows,
     **flows.PICTURES,
@@ -139,6 +143,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "labs": labs.block,
         "crosscheck": crosscheck.block,
         "dots": lambda: dots.block(was),
+        "in-flight": lambda: sweeps.in_flight(results, was),
     }
     named: dict[str, Callable[[], str]] = {
         "screen": lambda: _screen(registry.get_op(name), results),
@@ -150,6 +155,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "switch": lambda: examples.block(name, was),
         **{made: functools.partial(stages.block, made, name, was) for made in ("stage", "became", "pass")},
         "pages": lambda: _pages(ROOT / "docs" / name),
+        "sweep": lambda: sweeps.block(name, results),
     }
     if what in whole:
         return whole[what]()

@@ -67,8 +67,8 @@ def _row(canvas: Canvas, y: float, title: str, name: str, cells: Cells, modulo: 
 def alt(size: int, warps: int, threads: int, lanes: int) -> str:
     """What the picture shows, for readers who do not see it."""
     return (
-        f"{N} elements twice. Triton: programs of {size} elements, {warps} warps each; of the last program the "
-        f"warps, and of the warp in which the vector ends its {lanes} lanes with {VEC} elements each, some "
-        f"outside. CUDA: blocks of {threads} threads; of the last block the warps, and of the last warp with "
-        f"elements its {lanes} lanes"
+        f"{N} elements twice. Triton: programs of {size} elements, {warps} warps each; of the last program "
+        f"the warps, and of the warp in which the vector ends its {lanes} lanes with {VEC} elements each, "
+        f"some outside. CUDA: blocks of {threads} threads; of the last block the warps, and of the last warp "
+        f"with elements its {lanes} lanes"
     )
