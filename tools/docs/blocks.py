@@ -16,7 +16,8 @@ compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the
 measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  Of a kernel's compilation
 ``stage ...`` is an excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and
 ``dots`` what ``tl.dot`` becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how
-many bytes of loads a speed takes.  `PICTURES` are files of their own.
+many bytes of loads a speed takes.  ``limits`` is what Triton's limits cost, ``library-speed`` each level
+beside a library.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from tools.docs import (
     flows,
     labs,
     levels,
+    limits,
     notebooks,
     one_line,
     overview,
@@ -143,6 +145,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "labs": labs.block,
         "crosscheck": crosscheck.block,
         "dots": lambda: dots.block(was),
+        "limits": lambda: limits.block(results),
+        "library-speed": lambda: limits.effort(results),
         "in-flight": lambda: sweeps.in_flight(results, was),
     }
     named: dict[str, Callable[[], str]] = {
