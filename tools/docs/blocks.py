@@ -17,7 +17,7 @@ measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each l
 ``stage ...`` is an excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and
 ``dots`` what ``tl.dot`` becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how
 many bytes of loads a speed takes.  ``limits`` is what Triton's limits cost, ``library-speed`` each level
-beside a library.  `PICTURES` are files of their own.
+beside a library.  ``windows`` are those of the transpose's picture.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from tools.docs import (
     schemas,
     stages,
     sweeps,
+    techniques,
     timing,
     windows,
 )
@@ -86,6 +87,7 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/effort.svg"): lambda: _effort(),
     Path(one_line.PICTURE): one_line.picture,
     Path(programs.PICTURE): programs.picture,
+    **techniques.PICTURES,
     Path(sweeps.PICTURE): sweeps.picture,
     Path(sweeps.SIZES_PICTURE): sweeps.sizes_picture,
     Path("docs/rounds.svg"): timing.rounds,
@@ -146,6 +148,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "crosscheck": crosscheck.block,
         "dots": lambda: dots.block(was),
         "limits": lambda: limits.block(results),
+        "windows": windows.block,
         "library-speed": lambda: limits.effort(results),
         "in-flight": lambda: sweeps.in_flight(results, was),
     }

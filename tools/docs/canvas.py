@@ -74,7 +74,8 @@ class Canvas:
 
 
 @functools.cache
-def _source(file: str) -> str:
+def source(file: str) -> str:
+    """A source file's text; relative to the root."""
     return (ROOT / file).read_text()
 
 
@@ -84,7 +85,7 @@ def expression(file: str, pattern: str) -> str:
     Raises:
         UsageError: nothing matches, or more than one text does.
     """
-    found = set(re.findall(pattern, _source(file)))
+    found = set(re.findall(pattern, source(file)))
     if len(found) != 1:
         raise UsageError(
             f"{file}: {pattern!r} matches {len(found)} texts; the picture drawn from it needs one"
