@@ -23,6 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
@@ -87,8 +88,6 @@ def _compiled(
         exec(compile(text, str(file), "exec"), names)
         source: Any = ASTSource
         if dialect == "gluon":
-            from triton.experimental.gluon._runtime import GluonASTSource  # not in every Triton
-
             source = GluonASTSource
         try:
             made = source(names["kernel"], {"p": signature}, {})
