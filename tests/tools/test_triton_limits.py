@@ -14,7 +14,7 @@ from tools.docs import limits
 from tools.docs.triton_probes import NEWEST, PROBES, SINCE, expected
 
 PLACES = (
-    *("README.md", "docs/**/*.md", "labs/*/*.md", "labs/*/lab.toml"),
+    *("README.md", "docs/**/*.md", "labs/*/*.md", "labs/*/lab.toml", "labs/*/rubric.toml"),
     *("triton_impl/*.py", "cuda_impl/kernels/**/*.cuh", "cuda_impl/launches/*.py", "ops/*.py"),
 )
 LACKS = re.compile(
@@ -36,6 +36,7 @@ SENTENCES = {
     "arrays of tensors": "index into a tuple in a loop",
     "wgmma of int8": "wgmma of int8 with 256 columns",
     "16-byte access|loads are issued together": "access width",
+    "place a counter": "layouts, lanes, warps, shared memory",
     "threads|lanes|warp|which layout|assign": "layouts, lanes, warps, shared memory",
     "shared memory": "layouts, lanes, warps, shared memory",
 }

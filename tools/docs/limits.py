@@ -49,7 +49,7 @@ LIMITS = (
     ),
     Limit(
         "shared memory is the compiler's",
-        "a VOTE for each counter, where CUDA has ATOMS",
+        "VOTE and POPC, where CUDA has ATOMS",
         *("histogram", "triton.shared", "cupy.lanes", "triton.gluon"),
         lifted_by="gluon shared memory",
     ),
