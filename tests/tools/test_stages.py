@@ -111,7 +111,7 @@ def test_lines_of_every_stage_lead_back_to_the_source() -> None:
     loads = {"ttir": "tt.load", "ttgir": "tt.load", "llir": "ld.global", "ptx": "ld.global", "sass": "LDG"}
     assert {name for name, load in loads.items() if any(load in text for text in of_load[name])} == set(loads)
     with pytest.raises(LookupError, match="was not compiled"):
-        stages.opened(Kernel("vector_add", "triton.unwritten", "sm_90", "N=4096,fp32"))
+        stages.opened(Kernel("vector_add", "triton.blocked", "sm_90", "N=many,fp32"))
 
 
 def test_what_is_readable_of_a_line() -> None:
