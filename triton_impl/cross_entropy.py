@@ -11,7 +11,7 @@ and barriers in every iteration.  The compiler chooses that layout by itself, be
 it.
 
 A row that is not 16-byte aligned has elements before its first vector or after its last.  Triton cannot
-assign those to one thread, so they form a small tensor of their own.
+assign those to one thread (to 3.9), so they form a small tensor of their own.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 """

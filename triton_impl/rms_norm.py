@@ -121,7 +121,7 @@ def rms_norm_packed_kernel(
         n = t * BLOCK_N + word
         inside = (n < N) | (t + 1 < TILES)  # only the last tile is partial
         x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0)
-        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x)
+        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x) (to 3.9)
 
     lane_squares = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
     for t in tl.static_range(TILES):
@@ -276,7 +276,7 @@ def rms_norm_gluon_kernel(
         rows = (m + (STAGES - 1) * step + r)[:, None]
         x_ptrs = x_ptr + rows * stride_packs * VEC + n
         fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
-        iteration += 1  # noqa: SIM113 - Triton has no enumerate
+        iteration += 1  # noqa: SIM113 - Triton has no enumerate (to 3.9)
 
 
 @implementation(

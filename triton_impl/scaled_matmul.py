@@ -166,7 +166,7 @@ def consume(
     scale_a_ptr, scale_b_ptr = scales
     M, N, K = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * PIECE
-    # Triton has no wgmma of int8 with 256 columns: two of 128.
+    # Triton has no wgmma of int8 with 256 columns (to 3.9): two of 128.
     WGMMA_N: gl.constexpr = 128 if gl.int32 == SUM else BLOCK_N
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], warps_per_cta=[4, 1], instr_shape=[16, WGMMA_N, 32]

@@ -249,7 +249,7 @@ def softmax_gluon_kernel(
         rows = (m + (STAGES - 1) * step + r)[:, None]
         x_ptrs = x_ptr + rows * stride_packs * VEC + n
         fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
-        iteration += 1  # noqa: SIM113 - Triton has no enumerate
+        iteration += 1  # noqa: SIM113 - Triton has no enumerate (to 3.9)
 
 
 def checked(x: torch.Tensor) -> torch.Tensor:

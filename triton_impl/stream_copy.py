@@ -83,7 +83,7 @@ def stream_copy_prefetch_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
     """Grid: persistent, a few programs per multiprocessor; chunks are assigned round-robin.
 
     Prefetch distance 2: as soon as a chunk is written, its registers are loaded again.  Two variables,
-    because Triton has no arrays of tensors.
+    because Triton has no arrays of tensors that a loop could index (to 3.9).
     """
     whole = N // BLOCK_SIZE
     step = tl.num_programs(0)
@@ -178,7 +178,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tens
 
 
 HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
-"""Cache modifier and eviction policy, by CUDA's numbers; Triton cannot express its fourth, NO_ALLOCATE."""
+"""Cache modifier and eviction policy, by CUDA's numbers; Triton has no equivalent of NO_ALLOCATE (to 3.9)."""
 
 
 @implementation(

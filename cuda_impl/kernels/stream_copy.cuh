@@ -79,7 +79,7 @@ enum Hint {
     NO_HINT,
     EVICT_FIRST,  // evict these lines before others, from both caches
     L2_ONLY,      // ".cg": cached in L2, not in L1
-    NO_ALLOCATE,  // loads only: no L1 line is allocated. Triton has no equivalent
+    NO_ALLOCATE,  // loads only: no L1 line is allocated. Triton has no equivalent (to 3.9)
 };
 
 __device__ __forceinline__ uint4 load_without_line(const uint4* ptr) {

@@ -13,8 +13,11 @@ default case and its speedup over the level before, ``overview`` a line for each
 ``crosscheck`` cold times by other instruments, ``switch VARIABLE OP`` what an environment variable makes the
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
-measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  `PICTURES` are files of
-their own.
+measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  Of a kernel's compilation
+``stage ...`` is an excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and
+``dots`` what ``tl.dot`` becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how
+many bytes of loads a speed takes.  ``limits`` is what Triton's limits cost, ``library-speed`` each level
+beside a library.  ``windows`` are those of the transpose's picture.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -40,15 +43,22 @@ from compare.worker.start import prepare
 from tools.docs import (
     banks,
     crosscheck,
+    dots,
     effort,
     flows,
     labs,
     levels,
+    limits,
     notebooks,
+    one_line,
     overview,
     pictures,
+    programs,
     quantization,
     schemas,
+    stages,
+    sweeps,
+    techniques,
     timing,
     windows,
 )
@@ -75,6 +85,11 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/architecture.svg"): lambda: _rooms("picture"),
     Path("docs/cold-sample.svg"): timing.cold_sample,
     Path("docs/effort.svg"): lambda: _effort(),
+    Path(one_line.PICTURE): one_line.picture,
+    Path(programs.PICTURE): programs.picture,
+    **techniques.PICTURES,
+    Path(sweeps.PICTURE): sweeps.picture,
+    Path(sweeps.SIZES_PICTURE): sweeps.sizes_picture,
     Path("docs/rounds.svg"): timing.rounds,
     Path("docs/ops/transpose_windowed.svg"): windows.windows,
     **flows.PICTURES,
@@ -131,6 +146,11 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "rooms": lambda: _rooms("block"),
         "labs": labs.block,
         "crosscheck": crosscheck.block,
+        "dots": lambda: dots.block(was),
+        "limits": lambda: limits.block(results),
+        "windows": windows.block,
+        "library-speed": lambda: limits.effort(results),
+        "in-flight": lambda: sweeps.in_flight(results, was),
     }
     named: dict[str, Callable[[], str]] = {
         "screen": lambda: _screen(registry.get_op(name), results),
@@ -140,7 +160,9 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "lab": lambda: labs.expected(name, functools.partial(recorded, root=results)),
         "machines": lambda: labs.machines(name),
         "switch": lambda: examples.block(name, was),
+        **{made: functools.partial(stages.block, made, name, was) for made in ("stage", "became", "pass")},
         "pages": lambda: _pages(ROOT / "docs" / name),
+        "sweep": lambda: sweeps.block(name, results),
     }
     if what in whole:
         return whole[what]()
