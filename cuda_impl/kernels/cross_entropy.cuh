@@ -18,29 +18,40 @@
 #include "running.cuh"
 
 constexpr index_t IGNORED = -100;  // PyTorch's ignore_index: the loss of such a row is 0
-// 80 registers a thread: with 64, the compiler moves a tile's loads behind the reduction of the tile before.
-constexpr int RESIDENT_THREADS = 768;
 
-// Reduces `count` consecutive elements; each of THREADS threads returns its share. A tile's loads are issued
-// before the previous tile is reduced: else all warps would wait for memory together, then reduce together.
+// Reduces `count` consecutive elements; each of THREADS threads returns its share. Vectorized 16-byte loads,
+// PACKS in flight per thread, start at the first 16-byte boundary. The elements before it and after the last
+// vector are fewer than two vectors together: one per thread.
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
-    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
-    const Parts<T, false> parts(part_ptr, count, thread);
-    const T* body_ptr = part_ptr + parts.head;
-    T edge = T(0.0f);  // used at the end, so that its load overlaps with the rest
-    if (parts.edge >= 0) edge = part_ptr[parts.edge];
+    constexpr int VEC = 16 / sizeof(T);
+    const int misaligned = static_cast<int>(reinterpret_cast<unsigned long long>(part_ptr) / sizeof(T) % VEC);
+    index_t head = (VEC - misaligned) % VEC;
+    if (head > count) head = count;
+    const index_t vectors = (count - head) / VEC;
+    const index_t edges = count - vectors * VEC;
+    const T* body_ptr = part_ptr + head;
 
-    Packed<T, VEC> x[PACKS], next[PACKS];
-    load_tile<THREADS>(next, body_ptr, tile_columns<TILE>(parts.body, 0), thread);
+    T edge = T(0.0f);  // used at the end, so that its load overlaps with the rest
+    if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
+
     Running seen = identity();
-    for (index_t end = TILE; end < parts.body + TILE; end += TILE) {
+    constexpr int TILE = THREADS * PACKS;
+    for (index_t begin = 0; begin < vectors; begin += TILE) {
+        const int left = static_cast<int>(vectors - begin < TILE ? vectors - begin : TILE);
+        const T* tile_ptr = body_ptr + begin * VEC;
+        Packed<T, VEC> x[PACKS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) x[p] = next[p];
-        load_tile<THREADS>(next, body_ptr + end, tile_columns<TILE>(parts.body, end), thread);
-        seen = include(seen, x);
+        for (int p = 0; p < PACKS; ++p) {
+            const int vector = p * THREADS + thread;
+            if (vector < left) x[p] = load_packed<VEC>(tile_ptr + vector * VEC);
+        }
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (p * THREADS + thread < left) seen = include(seen, x[p].unpack());
+        }
     }
-    if (parts.edge >= 0) seen = combine(seen, {float(edge), 1.0f});
+    if (thread < edges) seen = combine(seen, {float(edge), 1.0f});
     return seen;
 }
 
@@ -56,30 +67,29 @@ __device__ __forceinline__ float loss_of(Running row, float picked, index_t targ
 }
 
 // ---- online --------------------------------------------------------------------------------------------
-// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: half a warp, a warp, or the block.
-// The target is loaded with the row. Its logit is loaded after the row, and overlaps with the final
-// reduction.
+// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: one warp, or the whole block. The
+// target is loaded with the row. Its logit is loaded after the row, and overlaps with the final reduction.
 
 template <typename T, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, RESIDENT_THREADS / THREADS) void cross_entropy_online_kernel(
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t M, index_t V, index_t stride_lm,
     index_t stride_tm) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
-    static_assert(BLOCK_M == 1 || ROW_THREADS >= 16, "each edge of a row needs a thread");
+    static_assert(BLOCK_M == 1 || ROW_THREADS == WARP, "several rows a block: a warp each");
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const index_t columns = m < M ? V : 0;  // without a row a thread still shuffles
+    if (m >= M) return;
     const T* row_ptr = logits_ptr + m * stride_lm;
-    const index_t target = m < M ? targets_ptr[m * stride_tm] : IGNORED;
+    const index_t target = targets_ptr[m * stride_tm];
 
-    Running row = reduce<T, PACKS, ROW_THREADS>(row_ptr, columns, thread);
-    const float picked = pick(row_ptr, columns, target);
+    Running row = reduce<T, PACKS, ROW_THREADS>(row_ptr, V, thread);
+    const float picked = pick(row_ptr, V, target);
     if constexpr (BLOCK_M == 1) {
         row = block_combine<THREADS>(row);
     } else {
-        row = warp_combine<ROW_THREADS>(row);
+        row = warp_combine<WARP>(row);
     }
-    if (thread == 0 && m < M) loss_ptr[m] = loss_of(row, picked, target);
+    if (thread == 0) loss_ptr[m] = loss_of(row, picked, target);
 }
 
 // ---- split ---------------------------------------------------------------------------------------------
@@ -88,7 +98,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT_THREADS / THREADS) void cross_ent
 // combines the partial results, in column order whichever block it is. No block waits for another.
 
 template <typename T, int PACKS, int THREADS>
-__global__ __launch_bounds__(THREADS, RESIDENT_THREADS / THREADS) void cross_entropy_split_kernel(
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
     index_t stride_tm, index_t slice, int splits, word_t* partials, word_t* arrived) {
     const index_t m = blockIdx.x / splits;
@@ -117,10 +127,9 @@ __global__ __launch_bounds__(THREADS, RESIDENT_THREADS / THREADS) void cross_ent
 // them. No global memory is involved, and none needs to be zeroed.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS, RESIDENT_THREADS / THREADS)
-    CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(
-        const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
-        index_t stride_tm, index_t slice) {
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(
+    const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
+    index_t stride_tm, index_t slice) {
 #if HAS_HOPPER_UNITS
     __shared__ mbarrier_t arrived;
     __shared__ word_t block_results[CLUSTER];

@@ -65,55 +65,7 @@ __device__ __forceinline__ Running include(Running seen, const Vec<T, VEC>& x) {
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 
-// ---- a tile of a row: PACKS vectors per thread, THREADS vectors apart; -inf from `columns` on
-// ---------------
-
-template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void load_tile(
-    Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns, int thread = threadIdx.x) {
-    Vec<T, VEC> nothing;
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) nothing[v] = T(negative_infinity());
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
-        if (n < columns) {
-            x[p] = load_body<ALIGNED, VEC>(tile_ptr + n);
-        } else {
-            x[p] = reinterpret_cast<const Packed<T, VEC>&>(nothing);
-        }
-    }
-}
-
-// As above, but the old sum is rescaled once per tile.
-template <typename T, int VEC, int PACKS>
-__device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&packed)[PACKS]) {
-    float max = seen.max;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const Vec<T, VEC> x = packed[p].unpack();
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
-    }
-    const float shift = finite_shift(max);
-    float sum = 0.0f;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const Vec<T, VEC> x = packed[p].unpack();
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
-    }
-    return {max, seen.sum * __expf(seen.max - shift) + sum};
-}
-
-// Number of columns in the tile at `begin` of a row of N.
-template <int BLOCK_N>
-__device__ __forceinline__ int tile_columns(index_t N, index_t begin) {
-    return static_cast<int>(N - begin < BLOCK_N ? N - begin : BLOCK_N);
-}
-
-// ---- both in one word ------------------------------------------------------------------------------------
-
+// Both in one word.
 __device__ __forceinline__ word_t to_word(Running value) {
     return __float_as_uint(value.max) | static_cast<word_t>(__float_as_uint(value.sum)) << 32;
 }

@@ -10,12 +10,12 @@ from cuda_impl.buffers import Tensor, empty, zeros
 from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import contiguous_rows, vector
 
-PACKS, THREADS = 4, 256
+PACKS, THREADS = 8, 256
 
 
 def tile_of(x: Tensor) -> int:
-    """Columns of a block in flight, two tiles: 32 KB."""
-    return 2 * PACKS * THREADS * vector(x)
+    """Columns of a block in flight: 32 KB."""
+    return PACKS * THREADS * vector(x)
 
 
 def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,7 +24,7 @@ def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return contiguous_rows(logits), empty((logits.size(0),), torch.float32, logits.device)
 
 
-ONLINE = Kernel("cross_entropy_online_kernel<{T}, 4, {SHAPE}>", SHAPE=[(128, 8), (128, 4), (THREADS, 1)])
+ONLINE = Kernel("cross_entropy_online_kernel<{T}, 8, {SHAPE}>", SHAPE=[(128, 4), (THREADS, 1)])
 
 
 @variant("cross_entropy", "online", kernels=[ONLINE], level="tiled")
@@ -32,9 +32,8 @@ def online(logits: Tensor, targets: Tensor) -> Plan:
     """A row is read once, tile by tile: any row length."""
     logits, loss = checked(logits, targets)
     M, V = logits.shape
-    row_bytes = V * logits.element_size()
-    SHAPE = (128, 8) if row_bytes <= 4 * 1024 else (128, 4) if row_bytes <= 16 * 1024 else (THREADS, 1)
-    ROW_THREADS, BLOCK_M = SHAPE
+    warp_a_row = V * logits.element_size() <= 16 * 1024
+    ROW_THREADS, BLOCK_M = SHAPE = (128, 4) if warp_a_row else (THREADS, 1)
     args = (logits, targets, loss, *int64(M, V, logits.stride(0), targets.stride(0)))
     return Plan(loss, Launch(ONLINE(logits.dtype, SHAPE=SHAPE), ceil_div(M, BLOCK_M), ROW_THREADS, args))
 
@@ -44,7 +43,7 @@ def slice_columns(tiles: int, M: int, TILE: int, device: torch.device) -> int:
     return max(1, tiles * M // (16 * multiprocessors(device))) * TILE
 
 
-SPLIT = Kernel("cross_entropy_split_kernel<{T}, 4, 256>")
+SPLIT = Kernel("cross_entropy_split_kernel<{T}, 8, 256>")
 
 
 @variant("cross_entropy", "split", kernels=[SPLIT], level="tiled")
@@ -63,7 +62,7 @@ def split(logits: Tensor, targets: Tensor) -> Plan:
     return Plan(loss, Launch(SPLIT(logits.dtype), M * splits, THREADS, args))
 
 
-CLUSTERS = Kernel("cross_entropy_cluster_kernel<{T}, 4, 256, {CLUSTER}>", CLUSTER=(2, 4, 8))
+CLUSTERS = Kernel("cross_entropy_cluster_kernel<{T}, 8, 256, {CLUSTER}>", CLUSTER=(2, 4, 8))
 
 
 @variant("cross_entropy", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90")

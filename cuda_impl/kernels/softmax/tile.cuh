@@ -1,7 +1,45 @@
-// What split, cluster and ring share: how a tile of a row is written.
+// What split, cluster and ring share: a tile of a row, PACKS vectors per thread, THREADS vectors apart; -inf
+// from `columns` on.
 #pragma once
 
 #include "running.cuh"
+
+template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
+__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns) {
+    Vec<T, VEC> nothing;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) nothing[v] = T(negative_infinity());
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const int n = (p * THREADS + threadIdx.x) * VEC;
+        if (n < columns) {
+            x[p] = load_body<ALIGNED, VEC>(tile_ptr + n);
+        } else {
+            x[p] = reinterpret_cast<const Packed<T, VEC>&>(nothing);
+        }
+    }
+}
+
+// As running.cuh's include, but the old sum is rescaled once per tile.
+template <typename T, int VEC, int PACKS>
+__device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&packed)[PACKS]) {
+    float max = seen.max;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const Vec<T, VEC> x = packed[p].unpack();
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
+    }
+    const float shift = finite_shift(max);
+    float sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const Vec<T, VEC> x = packed[p].unpack();
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
+    }
+    return {max, seen.sum * __expf(seen.max - shift) + sum};
+}
 
 template <int THREADS, typename T, int VEC, int PACKS>
 __device__ __forceinline__ void store_tile(
@@ -16,4 +54,10 @@ __device__ __forceinline__ void store_tile(
         for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
         store_vec_if(n < columns, tile_ptr + n, y);
     }
+}
+
+// Number of columns in the tile at `begin` of a row of N.
+template <int BLOCK_N>
+__device__ __forceinline__ int tile_columns(index_t N, index_t begin) {
+    return static_cast<int>(N - begin < BLOCK_N ? N - begin : BLOCK_N);
 }
