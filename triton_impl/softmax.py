@@ -44,7 +44,7 @@ def finite_shift(maximum):
 
 
 @triton.jit
-def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, VEC: tl.constexpr, BLOCK_N: tl.constexpr):
+def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, BLOCK_N: tl.constexpr):
     """Grid: one program per row.  Each lane keeps a running maximum and sum until the row ends.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
@@ -52,35 +52,24 @@ def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, VEC: tl.constexpr, BLOCK_N
     m = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + m * stride_xm
     y_row = y_ptr + m * N
-    x_body = x_ptr + start_of_body(m * stride_xm, VEC)
-    y_body = y_ptr + start_of_body(m * N, VEC)
-    body = columns_of_body(N, VEC)
     lane_max = tl.full([BLOCK_N], -float("inf"), tl.float32)
     lane_sum = tl.zeros([BLOCK_N], tl.float32)
-    for begin in range(0, body, BLOCK_N):
+    for begin in range(0, N, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
-        x = tl.load(x_body + n, mask=n < body, other=-float("inf")).to(tl.float32)
+        x = tl.load(x_row + n, mask=n < N, other=-float("inf")).to(tl.float32)
         new_max = tl.maximum(lane_max, x)
         shift = finite_shift(new_max)
         lane_sum = lane_sum * fast_expf(lane_max - shift) + fast_expf(x - shift)
         lane_max = new_max
 
     row_max = tl.max(lane_max, axis=0)
-    if VEC > 1:
-        e = edges(start_of_body(m * N, VEC) - m * N, N, VEC)
-        edge = tl.load(x_row + e, mask=e < N, other=-float("inf")).to(tl.float32)
-        row_max = tl.maximum(row_max, tl.max(edge, axis=0))
     row_sum = tl.sum(lane_sum * fast_expf(lane_max - finite_shift(row_max)), axis=0)
-    if VEC > 1:
-        row_sum += tl.sum(fast_expf(edge - finite_shift(row_max)), axis=0)
 
     inverse_sum = 1.0 / row_sum
-    for begin in range(0, body, BLOCK_N):
+    for begin in range(0, N, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
-        x = tl.load(x_body + n, mask=n < body, other=-float("inf")).to(tl.float32)
-        tl.store(y_body + n, fast_expf(x - row_max) * inverse_sum, mask=n < body)
-    if VEC > 1:
-        tl.store(y_row + e, fast_expf(edge - row_max) * inverse_sum, mask=e < N)
+        x = tl.load(x_row + n, mask=n < N, other=-float("inf")).to(tl.float32)
+        tl.store(y_row + n, fast_expf(x - row_max) * inverse_sum, mask=n < N)
 
 
 @triton.jit
@@ -269,7 +258,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
     check_counts(N=N)
     BLOCK_N = min(8192, next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 8192 else 4
-    softmax_online_kernel[grid_1d(M)](x, y, N, x.stride(0), VEC=vec(x), BLOCK_N=BLOCK_N, num_warps=num_warps)
+    softmax_online_kernel[grid_1d(M)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
     return y
 
 

@@ -174,7 +174,9 @@ def test_what_a_list_needs_is_kept_until_a_source_changes(
         inventory()
 
 
-@pytest.mark.parametrize("words", [["list"], ["map"], ["doctor"], ["lab", "list"], ["--version"], []], ids="_".join)
+@pytest.mark.parametrize(
+    "words", [["list"], ["map"], ["doctor"], ["lab", "list"], ["--version"], []], ids="_".join
+)
 def test_what_only_looks_up_imports_no_pytorch(words: list[str]) -> None:
     """Its import alone takes seconds."""
     command(*words)  # after a change of a source these import everything, once
