@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +63,9 @@ class Results:
         self.comparisons.append(comparison)
         if len(self.comparisons) > 1:
             print("\n")
-        terminal.show(comparison, View(self._arguments.every, self._arguments.explain, self._arguments.details))
+        terminal.show(
+            comparison, View(self._arguments.every, self._arguments.explain, self._arguments.details)
+        )
         sys.stdout.flush()
         if self._arguments.record:
             try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,19 @@ else:
     import tomli as tomllib
 
 import dask
-from dask_jobqueue import SLURMCluster
+from dask_jobqueue.core import Job, JobQueueCluster
+from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster
 
-from compare.cluster.workers import NO_GPU
+from compare.cluster.workers import RESOURCE
 from compare.command_line import installed
 from compare.model.op import UsageError
 from compare.records.reading import read_text
 
-_ALLOWED = "distributed.scheduler.allowed-failures"
-_FIXED = {"cores": 1, "processes": 1, "security": True}
-"""Of Slurm's jobs: one worker with one thread, and encrypted connections."""
+SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeouts.connect": "10s"}
+"""Of Dask: what a worker had that died is reported at once, and sent elsewhere by `Sweep`."""
+_FIXED = {"cores": 1, "processes": 1, "security": True, "worker_extra_args": ["--resources", "GPU=1"]}
+"""Of Slurm's jobs: one worker with one thread and one GPU, and encrypted connections."""
 _DAY_S = 86400.0
 
 
@@ -56,15 +59,14 @@ def connected(where: str) -> Iterator[Engine]:
         UsageError: it cannot be reached or started.
     """
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said in `Sweep.say`
-    # A task that was on a worker that died is reported at once, and sent elsewhere from here.
-    with dask.config.set({_ALLOWED: 0, "distributed.comm.timeouts.connect": "10s"}):
+    with dask.config.set(SETTINGS):
         if "://" in where:
             with _client(where) as client:
                 _check_scheduler(client, where)
                 yield Engine(client, f"the scheduler at {where}", 600.0)
             return
         if where == "local":
-            cluster, patience_s = _local(), 60.0
+            cluster, patience_s = local([gpu.uuid for gpu in installed.gpus()]), 60.0
         elif where.endswith(".toml"):
             cluster, patience_s = slurm(Path(where)), _DAY_S
         else:
@@ -92,24 +94,31 @@ def _check_scheduler(client: Client, where: str) -> None:
         )
 
 
-def _local() -> SpecCluster:
-    """A scheduler in this process, and a worker process for each GPU; without a GPU, one worker."""
+def local(gpus: Sequence[str]) -> SpecCluster:
+    """A scheduler in this process, and a worker process for each GPU by UUID; without a GPU, one worker."""
     security = Security.temporary()
-    gpus = [gpu.uuid for gpu in installed.gpus()] or [""]
-    workers = {gpu or NO_GPU: {"cls": Nanny, "options": _worker(security, gpu)} for gpu in gpus}
+    workers = {
+        number: {"cls": Nanny, "options": _worker(security, gpu)} for number, gpu in enumerate(gpus or [""])
+    }
     scheduler = {"cls": Scheduler, "options": _alone(security)}
     return SpecCluster(workers, scheduler, security=security, silence_logs=logging.CRITICAL)
 
 
 def _alone(security: Security) -> dict[str, Any]:
     """How it is reached: from this machine only, by processes that have the key."""
-    return {"host": "127.0.0.1", "protocol": "tls://", "security": security, "dashboard_address": "127.0.0.1:0"}
+    return {
+        "host": "127.0.0.1",
+        "protocol": "tls://",
+        "security": security,
+        "dashboard_address": "127.0.0.1:0",
+    }
 
 
 def _worker(security: Security, gpu: str) -> dict[str, Any]:
     return {
         **_alone(security),
         "nthreads": 1,
+        "resources": RESOURCE,
         "memory_limit": 0,
         "silence_logs": logging.CRITICAL,
         "env": {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {},
@@ -135,7 +144,9 @@ def slurm(file: Path) -> Any:
             raise ValueError("it holds jobs = NUMBER and the table [slurm], and nothing else")
         if changed := table.keys() & _FIXED:
             raise ValueError(f"leave out {', '.join(sorted(changed))}: each job is one worker with one GPU")
-        if not any("gpu" in directive for directive in table.get("job_extra_directives", ())):
+        if unknown := table.keys() - _known():
+            raise ValueError(f"SLURMCluster has no argument {', '.join(sorted(unknown))}")
+        if not table["memory"] or not any("gpu" in directive for directive in table.get("job_extra_directives", ())):
             raise ValueError('no GPU is asked for: add job_extra_directives = ["--gres=gpu:1"]')
         cluster = SLURMCluster(**options)
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -144,7 +155,13 @@ def slurm(file: Path) -> Any:
     if shutil.which("sbatch") is None:
         script = cluster.job_script()
         cluster.close()
-        raise UsageError(f"--cluster {file}: there is no sbatch here. On a node that has it, it gets:\n{script}")
+        raise UsageError(
+            f"--cluster {file}: there is no sbatch here. On a node that has it, it gets:\n{script}"
+        )
     cluster.scale(jobs=jobs)
     return cluster
 
+
+def _known() -> set[str]:
+    """The arguments of ``SLURMCluster``, which passes most on."""
+    return {name for each in (SLURMJob, Job, JobQueueCluster) for name in signature(each).parameters}

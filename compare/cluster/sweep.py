@@ -6,6 +6,7 @@ task may fail.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,7 +18,7 @@ from uuid import uuid4
 
 from distributed import Client, Future, KilledWorker
 
-from compare.cluster.workers import NO_GPU, Facts, WorkFailed, attempt, describe, grant
+from compare.cluster.workers import NO_GPU, RESOURCE, Facts, WorkFailed, attempt, describe
 from compare.model.op import UsageError
 
 RETRIES = 2
@@ -39,7 +40,7 @@ class Task:
     failed_on: list[str] = field(default_factory=list)
     """and the worker's address."""
     allowed: list[str] = field(default_factory=list)
-    """The workers that may run it now; empty: any of its device model."""
+    """The workers that may run it now."""
 
 
 def refusal(facts: Facts, others: Collection[Facts], sources: str, needs_gpu: bool) -> str:
@@ -98,8 +99,8 @@ class Sweep:
         self._refused: set[str] = set()
         self._waiting: dict[str, deque[Task]] = {}
         """By device model."""
-        self._running: dict[Future, Task] = {}
-        self._ended: SimpleQueue[Future] = SimpleQueue()
+        self._running: dict[Future[Any], Task] = {}
+        self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
         self._given_up: list[Task] = []
         self._seen_s: dict[str, float] = {}
         """By device model, when it last had a worker."""
@@ -120,7 +121,7 @@ class Sweep:
                 if self._waiting and not self._running and not any(self._waiting.values()):
                     return self._given_up
                 self._collect()
-        except (OSError, TimeoutError, CancelledError) as error:
+        except (OSError, asyncio.TimeoutError, CancelledError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise UsageError(f"the cluster's scheduler no longer answers ({why})") from None
         finally:
@@ -129,18 +130,23 @@ class Sweep:
 
     def _look(self, now_s: float) -> None:
         """Give new workers their resource, or refuse them; forget those that are gone."""
+        for future, task in list(self._running.items()):
+            # Of those that were gone a look ago: what had begun there has been reported since.
+            if future.status == "pending" and self._workers.isdisjoint(task.allowed):
+                del self._running[future]
+                self._waiting[task.device].appendleft(task)
+        if self.client.status != "running":
+            raise ConnectionError("the connection is lost")
         present = self.client.nthreads()
         for address in self._workers - present.keys():
             self._workers.remove(address)
             self.say(f"{self._name(address)} is gone")
-        for future, task in list(self._running.items()):
-            if task.allowed and self._workers.isdisjoint(task.allowed):
-                del self._running[future]
-                self._failed(task, task.allowed[0], "it is gone, and with it the last worker to try")
         new = [address for address in present if address not in self._workers | self._refused]
         answers = self.client.run(self.describe, workers=new, on_error="return") if new else {}
         for address, answer in answers.items():
-            facts = answer if isinstance(answer, dict) else {"problem": f"it cannot say what it has: {answer}"}
+            facts = (
+                answer if isinstance(answer, dict) else {"problem": f"it cannot say what it has: {answer}"}
+            )
             others = [self._facts[other] for other in self._workers]
             if why := refusal(facts, others, self.sources, self.needs_gpu):
                 self._refused.add(address)
@@ -151,7 +157,6 @@ class Sweep:
 
     def _admit(self, address: str, facts: Facts) -> None:
         device = facts["device"]
-        self.client.run(grant, device, facts["gpu"], workers=[address], on_error="return")
         self._facts[address] = facts
         self._workers.add(address)
         self.say(f"{self._name(address)} takes tasks: {device} {facts['gpu']}".rstrip())
@@ -191,20 +196,20 @@ class Sweep:
             self.work,
             task.op,
             key=f"{task.op}-{uuid4().hex}",
-            resources={task.device: 1},
-            workers=task.allowed or None,
+            resources=RESOURCE,
+            workers=task.allowed,
         )
         self._running[future] = task
         future.add_done_callback(self._ended.put)
 
     def _elsewhere(self, task: Task, workers: Sequence[str]) -> list[str]:
-        """Workers of hosts where it has not failed; else of GPUs where it has not; else any, as none."""
+        """Workers of hosts where it has not failed; else of GPUs where it has not; else all."""
         for what in ("host", "gpu"):
             failed = {self._facts[address][what] for address in task.failed_on}
             fresh = [address for address in workers if self._facts[address][what] not in failed]
-            if fresh and failed:
+            if fresh:
                 return fresh
-        return []
+        return list(workers)
 
     def _collect(self) -> None:
         """Take what has ended next, or nothing within a second."""
@@ -212,11 +217,14 @@ class Sweep:
             future = self._ended.get(timeout=_LOOK_S)
         except Empty:
             return
-        task = self._running.pop(future, None)
+        task = self._running.get(future)
         if task is None:
             return
         try:
-            result = future.result()
+            result = future.result(timeout=_LOOK_S)
+        except asyncio.TimeoutError:  # its worker ended with the result: the engine runs it again
+            self._ended.put(future)
+            return
         except KilledWorker as error:
             self._failed(task, error.last_worker.address, "its worker process ended")
         except WorkFailed as error:
@@ -225,6 +233,7 @@ class Sweep:
             self._failed(task, error.worker, error.why)
         else:
             self.done(task, result)
+        del self._running[future]
 
     def _failed(self, task: Task, address: str, why: str) -> None:
         task.failures.append(f"{address}: {why}")

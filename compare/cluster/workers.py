@@ -6,7 +6,6 @@ ends that process leaves the worker as it was.
 
 from __future__ import annotations
 
-import functools
 import json
 import platform
 import socket
@@ -30,6 +29,8 @@ Facts = dict[str, str]
 ``versions`` of what compiles, ``sources`` of this project, and what is wrong with it (``problem``)."""
 
 NO_GPU = "no GPU"
+RESOURCE = {"GPU": 1}
+"""Of each worker, and of each task: a worker's one GPU is its task's alone."""
 _DESCRIBE_S = 120.0
 _SHOWN = 1000
 """Characters of an error, from its end."""
@@ -65,6 +66,8 @@ def _packages() -> str:
 
 def describe() -> Facts:
     """`here`, of a new process: CUDA in this one would not notice that a GPU is lost."""
+    if get_worker().state.total_resources != RESOURCE:
+        return {"host": socket.gethostname(), "problem": "start it with --nthreads 1 --resources GPU=1"}
     code = "import json; from compare.cluster.workers import here; print(json.dumps(here()))"
     try:
         done = _python("-c", code, timeout=_DESCRIBE_S)
@@ -74,12 +77,6 @@ def describe() -> Facts:
         return {"host": socket.gethostname(), "problem": _end_of(done.stderr) or f"status {done.returncode}"}
     facts: Facts = json.loads(done.stdout)
     return facts
-
-
-async def grant(device: str, gpu: str, dask_worker: Any) -> None:
-    """Have this worker take tasks of a device model, one at a time; ``gpu`` is the UUID of its own."""
-    dask_worker.gpu = gpu
-    await dask_worker.set_resources(**{device: 1})
 
 
 def attempt(work: Callable[[str], Any], op: str) -> Any:
@@ -98,7 +95,7 @@ def compare_op(words: Sequence[str], op: str) -> str:
     Raises:
         WorkFailed: it was not finished, or the GPU was lost.
     """
-    gpu = getattr(get_worker(), "gpu", "")
+    gpu = describe().get("gpu")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "run.json")
         results = ["--results", folder] if "--record" in words else []

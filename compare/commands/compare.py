@@ -165,7 +165,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     """`run` by the workers of a cluster; a mistake in cases or patterns is found before it is started."""
-    from compare.cluster import command
+    try:
+        from compare.cluster import command
+    except ModuleNotFoundError as error:
+        text = f"--cluster needs the package {error.name}: 'python -m compare doctor' has the command"
+        raise UsageError(text) from None
 
     if arguments.only or arguments.case:
         one = None if arguments.what == "all" else arguments.what

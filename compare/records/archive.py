@@ -3,8 +3,9 @@
 One document: the schema's number and a list of runs, newest first.  Every row has a line of its own, so that
 a diff is readable; fields with their default value are left out.
 
-A run added to a record replaces the rows that it measured again (same case, same label), unless they failed now
-and have times of the same source.  Other rows stay, with the environment, date and ceilings of their own run.
+A run added to a record replaces the rows that it measured again (same case, same label), unless they failed
+now and have times of the same source.  Other rows stay, with the environment, date and ceilings of their own
+run.
 """
 
 from __future__ import annotations

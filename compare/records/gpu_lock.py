@@ -20,7 +20,7 @@ _SHARED = "/tmp"
 
 
 def path_of(uuid: str) -> Path:
-    """The lock's file, which all users of this machine share; it stays, and its text names the last holder."""
+    """The lock's file, which all users of this machine share; its text names the last holder."""
     return Path(os.environ.get("COMPARE_LOCKS", _SHARED)) / f"compare-{uuid}.lock"
 
 
@@ -40,8 +40,10 @@ def held(uuid: str | None, say: Callable[[str], None]) -> Iterator[None]:
         _acquire(lock, uuid, say)
     except OSError as error:
         say(f"other runs may use {uuid} meanwhile: {path_of(uuid)} cannot be locked: {error.strerror}")
-    with lock if lock.is_locked else suppress():
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _acquire(lock: FileLock, uuid: str, say: Callable[[str], None]) -> None:
