@@ -146,7 +146,8 @@ def slurm(file: Path) -> Any:
             raise ValueError(f"leave out {', '.join(sorted(changed))}: each job is one worker with one GPU")
         if unknown := table.keys() - _known():
             raise ValueError(f"SLURMCluster has no argument {', '.join(sorted(unknown))}")
-        if not table["memory"] or not any("gpu" in directive for directive in table.get("job_extra_directives", ())):
+        directives = table.get("job_extra_directives", ())
+        if not (table["memory"] and any("gpu" in directive for directive in directives)):
             raise ValueError('no GPU is asked for: add job_extra_directives = ["--gres=gpu:1"]')
         cluster = SLURMCluster(**options)
     except (ValueError, KeyError, TypeError, OSError) as error:

@@ -9,13 +9,16 @@ import pytest
 
 import made_up
 from cluster_work import DEVICE, facts
-from compare.cluster import command, engines
+from compare.cluster import engines
+from compare.cluster.command import Results, words_of
 from compare.cluster.sweep import Task, refusal
 from compare.cluster.workers import NO_GPU
+from compare.command_line.status import USAGE
 from compare.commands import compare
 from compare.model.op import UsageError
 from compare.records import archive
 from loops import for_each
+from processes import command
 
 OTHERS = (facts("GPU-b"), facts("GPU-c", device="NVIDIA H200", driver="590.1"))
 
@@ -62,18 +65,18 @@ def test_a_worker_gets_the_options_of_the_comparison_alone() -> None:
     )
     here = ("--cluster", "local", "--resume", "--results", "mine", "--json", "x.json", "--all", "-v")
     expected = ["--sweep", "--only=triton.*", "--only=torch.*", "--seed=7", "--no-resources", "--record"]
-    assert command.words_of(*parsed(*words, *here)) == expected
-    assert command.words_of(*parsed(*expected, "all")) == expected
+    assert words_of(*parsed(*words, *here)) == expected
+    assert words_of(*parsed(*expected, "all")) == expected
     with pytest.raises(UsageError, match="leave out --load"):
-        command.words_of(*parsed("softmax", "--cluster=local", "--load=my.py"))
+        words_of(*parsed("softmax", "--cluster=local", "--load=my.py"))
 
 
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> command.Results:
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("COMPARE_TMPDIR", str(tmp_path))
     arguments, _ = parsed("all", "--record", "--results", str(tmp_path / "results"))
-    return command.Results(arguments, ["--sweep"])
+    return Results(arguments, ["--sweep"])
 
 
 TASK = Task("softmax", DEVICE)
@@ -81,7 +84,7 @@ TEXT = archive.dumps([made_up.comparison()])
 
 
 def test_what_is_recorded_is_left_out_by_resume_while_the_record_holds_it(
-    results: command.Results, tmp_path: Path
+    results: Results, tmp_path: Path
 ) -> None:
     assert not results.is_recorded("softmax", DEVICE)
     results.take(TASK, TEXT)
@@ -89,14 +92,14 @@ def test_what_is_recorded_is_left_out_by_resume_while_the_record_holds_it(
     assert not results.is_recorded("softmax", "NVIDIA L4")
     assert not results.is_recorded("matmul", DEVICE)
     arguments, _ = parsed("all", "--record", "--results", str(tmp_path / "results"))
-    assert not command.Results(arguments, ["--sweep", "--seed=7"]).is_recorded("softmax", DEVICE)
+    assert not Results(arguments, ["--sweep", "--seed=7"]).is_recorded("softmax", DEVICE)
     archive.path_of(DEVICE, "softmax", tmp_path / "results").unlink()
     assert not results.is_recorded("softmax", DEVICE)
 
 
 @pytest.mark.parametrize("freed", [True, False])
 def test_a_full_disk_loses_no_result(
-    results: command.Results, tmp_path: Path, freed: bool, capsys: pytest.CaptureFixture[str]
+    results: Results, tmp_path: Path, freed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "results").write_text("no folder can be made here")
     results.take(TASK, TEXT)
@@ -125,15 +128,12 @@ scheduler_options = { host = "127.0.0.1" }
 """
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_slurm_job_is_one_worker_with_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "")  # no sbatch
+def test_a_slurm_job_is_one_worker_with_one_gpu(tmp_path: Path) -> None:
     file = tmp_path / "slurm.toml"
-    file.write_text(SLURM)
-    with pytest.raises(UsageError, match="there is no sbatch here") as caught:
-        engines.slurm(file)
-    script = str(caught.value)
+    file.write_text(f'{SLURM}shared_temp_directory = "{tmp_path}"\n')
+    done = command("all", "--sweep", "--record", "--cluster", str(file), PATH=str(tmp_path))
+    assert done.returncode == USAGE
+    _, _, script = done.stderr.partition("there is no sbatch here")
     for line in (
         "#SBATCH -p gpu",
         "#SBATCH -A course",
