@@ -117,11 +117,11 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser, ops: Seq
     words = words_of(arguments, parser)
     renderers = outputs.renderers(arguments)
     results = Results(arguments, words)
-    planned = []
+    planned: dict[str, int] = {}
 
     def ops_for(device: str) -> list[str]:
         rest = [op for op in ops if not (arguments.resume and results.is_recorded(op, device))]
-        planned.extend(rest)
+        planned[device] = len(rest)
         if len(rest) < len(ops):
             outputs.say(f"{len(ops) - len(rest)} of {len(ops)} ops are recorded on {device} already")
         return rest
@@ -147,10 +147,11 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser, ops: Seq
     for task in given_up:
         why = "; ".join(task.failures) or "no worker was left for it"
         outputs.say(f"{task.op} on {task.device or 'any device'} was given up: {why}")
-    missing = len(planned) - len(results.comparisons)
-    if missing or interrupted:
-        outputs.say(f"{len(results.comparisons)} of {len(planned)} comparisons were finished")
+    finished = len(results.comparisons)
+    if not planned or finished < sum(planned.values()):
+        outputs.say(f"{finished} of {sum(planned.values()) or len(ops)} comparisons were finished")
+        interrupted = True
     if errors:
         raise UsageError("; ".join(errors))
-    statuses = [status.of(comparison) for comparison in results.comparisons]
-    return status.worst([*statuses, *([status.INCONCLUSIVE] if missing or interrupted else [])])
+    end = status.INCONCLUSIVE if interrupted else status.SUCCESS
+    return status.worst([end, *map(status.of, results.comparisons)])

@@ -64,9 +64,13 @@ def _packages() -> str:
     return ", ".join(result_cache.versions("torch", "triton", "cupy-cuda13x").splitlines()[1:])
 
 
-def describe() -> Facts:
-    """`here`, of a new process: CUDA in this one would not notice that a GPU is lost."""
-    if get_worker().state.total_resources != RESOURCE:
+def describe(dask_worker: Any = None) -> Facts:
+    """`here`, of a new process: CUDA in this one would not notice that a GPU is lost.
+
+    Args:
+        dask_worker: the worker; Dask passes it. None: its resources are known.
+    """
+    if dask_worker and dask_worker.state.total_resources != RESOURCE:
         return {"host": socket.gethostname(), "problem": "start it with --nthreads 1 --resources GPU=1"}
     code = "import json; from compare.cluster.workers import here; print(json.dumps(here()))"
     try:

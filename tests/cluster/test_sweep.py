@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from cluster_work import DEVICE, facts
 from compare.cluster import engines
 from compare.cluster.command import Results, words_of
 from compare.cluster.sweep import Task, refusal
-from compare.cluster.workers import NO_GPU
+from compare.cluster.workers import NO_GPU, describe
 from compare.command_line.status import USAGE
 from compare.commands import compare
 from compare.model.op import UsageError
@@ -43,6 +44,12 @@ def test_workers_that_are_unlike_the_others_get_no_task(
 ) -> None:
     answer = refusal(facts(**changes), OTHERS, "of today", needs_gpu)
     assert answer.startswith(why) if why else not answer
+
+
+@for_each("resources, why", [({}, "start it with --nthreads 1 --resources GPU=1"), ({"GPU": 1}, "")])
+def test_a_worker_without_the_resource_of_one_gpu_is_refused(resources: dict[str, float], why: str) -> None:
+    worker = SimpleNamespace(state=SimpleNamespace(total_resources=resources))
+    assert describe(worker)["problem"] == why
 
 
 def parsed(*words: str) -> tuple[argparse.Namespace, argparse.ArgumentParser]:

@@ -236,6 +236,13 @@ def test_every_record_in_the_repository_can_be_read() -> None:
         for run in archive.read(path):
             assert run.op == path.stem
             assert archive.device_slug(run.environment.device) == path.parent.name
+            # What a figure of a card depends on beside the card.
+            assert run.environment.driver
+            assert {
+                "sm_mhz_after",
+                "memory_mhz_after",
+                "power_limit_w_after",
+            } <= run.environment.clocks.keys()
 
 
 def test_a_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
