@@ -127,24 +127,20 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser, ops: Seq
         return rest
 
     errors: list[str] = []
-    given_up: list[Task] = []
     interrupted = False
-    with engines.connected(arguments.cluster) as engine:
+    with engines.connected(arguments.cluster) as (client, patience_s):
         work, sources = partial(compare_op, words), here()["sources"]
-        sweep = Sweep(
-            *(engine.client, ops_for, work, results.take, outputs.say, sources),
-            needs_gpu=arguments.record,
-            patience_s=engine.patience_s,
-        )
+        sweep = Sweep(client, ops_for, work, outputs.say, sources, arguments.record, patience_s)
         try:
-            given_up = sweep.run()
+            for task, text in sweep.results():
+                results.take(task, text)
         except KeyboardInterrupt:
             interrupted = True
         except UsageError as error:
             errors.append(f"{error}; --resume goes on from what is recorded")
         errors += results.finish()
     errors += outputs.failures(outputs.writes(arguments, results.comparisons, **renderers))
-    for task in given_up:
+    for task in sweep.given_up:
         why = "; ".join(task.failures) or "no worker was left for it"
         outputs.say(f"{task.op} on {task.device or 'any device'} was given up: {why}")
     finished = len(results.comparisons)

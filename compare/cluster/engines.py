@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -37,20 +36,9 @@ _FIXED = {"cores": 1, "processes": 1, "security": True, "worker_extra_args": ["-
 _DAY_S = 86400.0
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A connected cluster."""
-
-    client: Client
-    name: str
-    """As messages have it."""
-    patience_s: float
-    """How long there may be no worker before the rest is given up."""
-
-
 @contextmanager
-def connected(where: str) -> Iterator[Engine]:
-    """The cluster of ``--cluster``; one that was started for this ends with the block.
+def connected(where: str) -> Iterator[tuple[Client, float]]:
+    """The cluster of ``--cluster``, and how long it may have no worker; what was started ends with the block.
 
     Args:
         where: ``local``, a scheduler's address such as ``tcp://host:8786``, or a ``.toml`` file for Slurm.
@@ -63,7 +51,7 @@ def connected(where: str) -> Iterator[Engine]:
         if "://" in where:
             with _client(where) as client:
                 _check_scheduler(client, where)
-                yield Engine(client, f"the scheduler at {where}", 600.0)
+                yield client, 600.0
             return
         if where == "local":
             cluster, patience_s = local([gpu.uuid for gpu in installed.gpus()]), 60.0
@@ -74,7 +62,7 @@ def connected(where: str) -> Iterator[Engine]:
                 f"--cluster {where}: write local, a scheduler's address as tcp://HOST:PORT, or a slurm.toml"
             )
         with cluster, _client(cluster) as client:
-            yield Engine(client, where, patience_s)
+            yield client, patience_s
 
 
 def _client(where: Any) -> Client:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -67,13 +67,12 @@ def refusal(facts: Facts, others: Collection[Facts], sources: str, needs_gpu: bo
 
 @dataclass
 class Sweep:
-    """A sweep; `run` returns when every task is done or given up.
+    """A sweep, whose `results` end when every task is done or given up.
 
     Args:
         client: of the cluster.
         ops_for: the names of the ops to compare on a device model, asked for once for each.
         work: compares an op, in a worker.
-        done: takes each task's result, once.
         say: is told what happens, a line each.
         sources: as of `refusal`.
         needs_gpu: likewise.
@@ -84,12 +83,11 @@ class Sweep:
     client: Client
     ops_for: Callable[[str], Iterable[str]]
     work: Callable[[str], Any]
-    done: Callable[[Task, Any], None]
     say: Callable[[str], None]
     sources: str
     needs_gpu: bool = True
     patience_s: float = 60.0
-    describe: Callable[[], Facts] = describe
+    describe: Callable[..., Facts] = describe
 
     def __post_init__(self) -> None:
         self._facts: dict[str, Facts] = {}
@@ -101,26 +99,25 @@ class Sweep:
         """By device model."""
         self._running: dict[Future[Any], Task] = {}
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._given_up: list[Task] = []
+        self.given_up: list[Task] = []
+        """Each with its failures."""
         self._seen_s: dict[str, float] = {}
         """By device model, when it last had a worker."""
 
-    def run(self) -> list[Task]:
-        """The tasks that were given up, each with its failures.
+    def results(self) -> Iterator[tuple[Task, Any]]:
+        """Every task that is done, once, with its result.
 
         Raises:
-            UsageError: the scheduler is gone; what was done is done.
+            UsageError: the scheduler is gone.
         """
         looked_s = float("-inf")
         try:
-            while True:
+            while not self._waiting or self._running or any(self._waiting.values()):
                 if time.monotonic() - looked_s >= _LOOK_S:
                     looked_s = time.monotonic()
                     self._look(looked_s)
                 self._submit()
-                if self._waiting and not self._running and not any(self._waiting.values()):
-                    return self._given_up
-                self._collect()
+                yield from self._collect()
         except (OSError, asyncio.TimeoutError, CancelledError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise UsageError(f"the cluster's scheduler no longer answers ({why})") from None
@@ -144,8 +141,8 @@ class Sweep:
         new = [address for address in present if address not in self._workers | self._refused]
         answers = self.client.run(self.describe, workers=new, on_error="return") if new else {}
         for address, answer in answers.items():
-            facts = (
-                answer if isinstance(answer, dict) else {"problem": f"it cannot say what it has: {answer}"}
+            facts: Facts = (
+                answer if isinstance(answer, dict) else {"problem": f"it does not answer: {answer}"}
             )
             others = [self._facts[other] for other in self._workers]
             if why := refusal(facts, others, self.sources, self.needs_gpu):
@@ -176,10 +173,10 @@ class Sweep:
         for device, seen_s in self._seen_s.items():
             if now_s - seen_s <= self.patience_s:
                 continue
-            self._given_up += self._waiting.get(device, ())
+            self.given_up += self._waiting.get(device, ())
             self._waiting[device] = deque()
             for future in [future for future, task in self._running.items() if task.device == device]:
-                self._given_up.append(self._running.pop(future))
+                self.given_up.append(self._running.pop(future))
 
     def _submit(self) -> None:
         """As many tasks as workers: one that dies takes no other task with it."""
@@ -211,20 +208,20 @@ class Sweep:
                 return fresh
         return list(workers)
 
-    def _collect(self) -> None:
-        """Take what has ended next, or nothing within a second."""
+    def _collect(self) -> Iterator[tuple[Task, Any]]:
+        """The task that ends next, or nothing within a second."""
         try:
             future = self._ended.get(timeout=_LOOK_S)
         except Empty:
             return
-        task = self._running.get(future)
+        task = self._running.pop(future, None)
         if task is None:
             return
         try:
             result = future.result(timeout=_LOOK_S)
         except asyncio.TimeoutError:  # its worker ended with the result: the engine runs it again
+            self._running[future] = task
             self._ended.put(future)
-            return
         except KilledWorker as error:
             self._failed(task, error.last_worker.address, "its worker process ended")
         except WorkFailed as error:
@@ -232,8 +229,7 @@ class Sweep:
                 self.client.retire_workers([error.worker], close_workers=True)
             self._failed(task, error.worker, error.why)
         else:
-            self.done(task, result)
-        del self._running[future]
+            yield task, result
 
     def _failed(self, task: Task, address: str, why: str) -> None:
         task.failures.append(f"{address}: {why}")
@@ -243,4 +239,4 @@ class Sweep:
         if again:
             self._waiting[task.device].appendleft(task)
         else:
-            self._given_up.append(task)
+            self.given_up.append(task)

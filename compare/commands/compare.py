@@ -6,6 +6,7 @@ examples:
   python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
   python -m compare softmax --load examples/my_softmax.py
   python -m compare all --sweep --record
+  python -m compare all --sweep --record --cluster local
   python -m compare softmax --crossover N
   python -m compare matmul --matched
   python -m compare vector_add --tune BLOCK_SIZE
@@ -23,7 +24,7 @@ exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
   1  at least one is wrong, raised an error, does not compile, or beats the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
-  3  inconclusive: interrupted, or none ran, or one of --load never ran
+  3  inconclusive: interrupted, none ran, one of --load never ran, or a task of --cluster was given up
   141  the reader of the output has closed the pipe, as 'head' does
 
 COMPARE_TRACEBACK=1 shows where an error was raised.

@@ -49,6 +49,7 @@ def go(folder: Path, op: str) -> None:
 def local(*gpus: str) -> Iterator[Client]:
     """The cluster of ``--cluster local``, of made-up GPUs."""
     with dask.config.set(engines.SETTINGS), engines.local(gpus) as cluster, Client(cluster) as client:
+        client.wait_for_workers(len(gpus))
         yield client
 
 
@@ -62,22 +63,21 @@ class Swept:
         self.given_up: list[Task] = []
 
     def run(self, client: Client) -> None:
-        def done(task: Task, text: str) -> None:
-            (comparison,) = archive.loads(text)
-            archive.record(comparison, self.folder / "results")
-            self.results.append(task.op)
-
         arguments: Mapping[str, Any] = {
             "ops_for": lambda device: self.ops,
             "work": Work(self.folder, archive.dumps([made_up.comparison()])),
-            "done": done,
             "say": self.said.append,
             "sources": "of today",
             "patience_s": WAIT_S,
             "describe": describe,
             **self.changes,
         }
-        self.given_up = Sweep(client, **arguments).run()
+        sweep = Sweep(client, **arguments)
+        self.given_up = sweep.given_up
+        for task, text in sweep.results():
+            (comparison,) = archive.loads(text)
+            archive.record(comparison, self.folder / "results")
+            self.results.append(task.op)
 
     def recorded(self) -> dict[str, int]:
         """By op, how often each row stands in its record; all of them once."""

@@ -13,8 +13,8 @@ default case and its speedup over the level before, ``overview`` a line for each
 ``crosscheck`` cold times by other instruments, ``switch VARIABLE OP`` what an environment variable makes the
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
-measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  `PICTURES` are files of
-their own.
+measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab, ``devices`` the ways on
+all devices on record, ``simulation`` a sweep at scale.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from pathlib import Path
 
 from compare import registry
 from compare.history import reading
+from compare.history.devices import side_by_side
 from compare.history.map import Map, survey
 from compare.history.recorded import most_recorded, recorded
 from compare.model.op import LIBRARY, Op, UsageError
 from compare.records import archive
 from compare.records.encoding import write_whole
 from compare.registry import ROOT
-from compare.report import maps, markdown, terminal
+from compare.report import devices, maps, markdown, terminal
 from compare.report.tables import Table
 from compare.worker.start import prepare
 from tools.docs import (
@@ -49,6 +50,7 @@ from tools.docs import (
     pictures,
     quantization,
     schemas,
+    simulation,
     timing,
     windows,
 )
@@ -131,6 +133,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "rooms": lambda: _rooms("block"),
         "labs": labs.block,
         "crosscheck": crosscheck.block,
+        "devices": lambda: _devices(results),
+        "simulation": simulation.block,
     }
     named: dict[str, Callable[[], str]] = {
         "screen": lambda: _screen(registry.get_op(name), results),
@@ -157,6 +161,14 @@ def _choices(results: Path) -> str:
     if not files:
         return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
     return "\n".join(f"- {line}" for line in maps.choices(_surveyed(files)))
+
+
+def _devices(results: Path) -> str:
+    """The ways across all devices on record: each device's card, and the table."""
+    runs = reading.read(sorted(results.glob("*/*.json")))
+    names = sorted({run.environment.device for run in runs})
+    maps = [survey([run for run in runs if run.environment.device == name]) for name in names]
+    return devices.as_markdown(side_by_side(maps, runs)).rstrip()
 
 
 def _effort() -> str:

@@ -1,0 +1,48 @@
+"""What a simulated sweep showed: the figures of ``python -m tools.simulate_sweep``, in `RESULT`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from compare.places import ROOT
+
+RESULT = ROOT / "results" / "simulation.json"
+_OP_S = 60.0
+"""What an op's sweep takes on a GPU, at least."""
+
+
+@dataclass(frozen=True)
+class Run:
+    workers: int
+    tasks: int
+    start_s: float
+    """Until the workers were connected,"""
+    admit_s: float
+    """until the first task was done,"""
+    sweep_s: float
+    """and from there to the last."""
+
+    @property
+    def per_second(self) -> float:
+        return self.tasks / self.sweep_s
+
+
+def block() -> str:
+    """Three sentences for the documents."""
+    kept = json.loads(RESULT.read_text())
+    runs = [Run(**run) for run in kept["runs"]]
+    first, last = runs[0], runs[-1]
+    busy = int(_OP_S * last.per_second)
+    rate = f"{last.per_second:.0f}: {1e3 / last.per_second:.0f} ms of overhead a task."
+    return "\n".join(
+        (
+            f"A simulated sweep, whose tasks sleep for {kept['seconds']:g} s and whose workers share one process on",
+            f"{kept['cores']} cores: {first.workers} workers did {first.per_second:.0f} tasks a second, and "
+            f"{last.workers:,} workers {rate}",
+            f"An op's sweep takes a minute or more, so one scheduler of that kind keeps some {busy:,} GPUs busy.",
+            f"Joining breaks first: {last.workers:,} workers took {last.start_s:.0f} s to connect and "
+            f"{last.admit_s:.0f} s to be",
+            "admitted. 1,000 workers did not fit into that process.",
+        )
+    )
