@@ -75,7 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for workers in chosen.sizes:
         runs.append(simulate(workers, chosen.seconds))
         print(runs[-1], f"{runs[-1].per_second:.0f} tasks/s", flush=True)
-    kept = {"cores": os.cpu_count(), "seconds": chosen.seconds, "runs": [asdict(run) for run in runs]}
+    kept = {
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0]),
+        "seconds": chosen.seconds,
+        "runs": [asdict(run) for run in runs],
+    }
     write_whole(RESULT, json.dumps(kept, indent=1) + "\n")
 
 

@@ -30,7 +30,7 @@ _ALIKE = ("driver", "versions")
 
 
 @dataclass
-class Task:
+class OpTask:
     """One op on one device model."""
 
     op: str
@@ -95,20 +95,20 @@ class Sweep:
         self._workers: set[str] = set()
         """and those that are there."""
         self._refused: set[str] = set()
-        self._waiting: dict[str, deque[Task]] = {}
+        self._waiting: dict[str, deque[OpTask]] = {}
         """By device model."""
-        self._running: dict[Future[Any], Task] = {}
+        self._running: dict[Future[Any], OpTask] = {}
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self.given_up: list[Task] = []
+        self.given_up: list[OpTask] = []
         """Each with its failures."""
         self._seen_s: dict[str, float] = {}
         """By device model, when it last had a worker."""
 
-    def results(self) -> Iterator[tuple[Task, Any]]:
+    def results(self) -> Iterator[tuple[OpTask, Any]]:
         """Every task that is done, once, with its result.
 
         Raises:
-            UsageError: the scheduler is gone.
+            UsageError: the scheduler is gone, or does not know this project.
         """
         looked_s = float("-inf")
         try:
@@ -118,9 +118,9 @@ class Sweep:
                     self._look(looked_s)
                 self._submit()
                 yield from self._collect()
-        except (OSError, asyncio.TimeoutError, CancelledError) as error:
+        except (OSError, asyncio.TimeoutError, CancelledError, RuntimeError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise UsageError(f"the cluster's scheduler no longer answers ({why})") from None
+            raise UsageError(f"the scheduler no longer answers, or cannot run tasks ({why})") from None
         finally:
             for future in self._running:
                 future.release()
@@ -158,7 +158,7 @@ class Sweep:
         self._workers.add(address)
         self.say(f"{self._name(address)} takes tasks: {device} {facts['gpu']}".rstrip())
         if device not in self._waiting:
-            self._waiting[device] = deque(Task(op, device) for op in self.ops_for(device))
+            self._waiting[device] = deque(OpTask(op, device) for op in self.ops_for(device))
 
     def _name(self, address: str) -> str:
         return f"{address} on {self._facts[address]['host']}"
@@ -186,7 +186,7 @@ class Sweep:
             for _ in range(min(free, len(tasks))):
                 self._start(tasks.popleft(), mine)
 
-    def _start(self, task: Task, workers: Sequence[str]) -> None:
+    def _start(self, task: OpTask, workers: Sequence[str]) -> None:
         task.allowed = self._elsewhere(task, workers)
         future = self.client.submit(
             attempt,
@@ -199,7 +199,7 @@ class Sweep:
         self._running[future] = task
         future.add_done_callback(self._ended.put)
 
-    def _elsewhere(self, task: Task, workers: Sequence[str]) -> list[str]:
+    def _elsewhere(self, task: OpTask, workers: Sequence[str]) -> list[str]:
         """Workers of hosts where it has not failed; else of GPUs where it has not; else all."""
         for what in ("host", "gpu"):
             failed = {self._facts[address][what] for address in task.failed_on}
@@ -208,7 +208,7 @@ class Sweep:
                 return fresh
         return list(workers)
 
-    def _collect(self) -> Iterator[tuple[Task, Any]]:
+    def _collect(self) -> Iterator[tuple[OpTask, Any]]:
         """The task that ends next, or nothing within a second."""
         try:
             future = self._ended.get(timeout=_LOOK_S)
@@ -217,9 +217,13 @@ class Sweep:
         task = self._running.pop(future, None)
         if task is None:
             return
+        if future.cancelled():
+            raise CancelledError("the tasks are cancelled")
         try:
             result = future.result(timeout=_LOOK_S)
-        except asyncio.TimeoutError:  # its worker ended with the result: the engine runs it again
+        except (asyncio.TimeoutError, UnboundLocalError):
+            # Its worker ended with the result, so the engine runs it again; or it is cancelled just now, where
+            # Dask's `sync` has nothing to return.
             self._running[future] = task
             self._ended.put(future)
         except KilledWorker as error:
@@ -231,7 +235,7 @@ class Sweep:
         else:
             yield task, result
 
-    def _failed(self, task: Task, address: str, why: str) -> None:
+    def _failed(self, task: OpTask, address: str, why: str) -> None:
         task.failures.append(f"{address}: {why}")
         task.failed_on.append(address)
         again = len(task.failures) <= RETRIES

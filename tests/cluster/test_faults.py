@@ -19,6 +19,7 @@ import pytest
 from distributed import Client
 
 from cluster_sweeps import Swept, begun, first, go, local
+from compare.cluster import engines
 from compare.model.op import UsageError
 from processes import until
 
@@ -102,7 +103,9 @@ def test_no_worker_for_too_long_ends_the_sweep(tmp_path: Path) -> None:
 
 
 @contextmanager
-def scheduler(folder: Path, *gpus: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def scheduler(
+    folder: Path, *gpus: str, allowed_failures: int = 0
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A scheduler and workers as a user starts them, each a process."""
     file = folder / "address"
     python = [sys.executable, "-c"]
@@ -112,14 +115,18 @@ def scheduler(folder: Path, *gpus: str) -> Iterator[tuple[str, subprocess.Popen[
         "from distributed import Scheduler\n"
         "async def serve():\n"
         "    at = {'host': '127.0.0.1', 'port': 0, 'dashboard_address': '127.0.0.1:0'}\n"
-        "    async with Scheduler(**at, allowed_failures=0) as s:\n"
+        "    async with Scheduler(**at, allowed_failures=int(sys.argv[2])) as s:\n"
         "        Path(sys.argv[1]).write_text(s.address)\n"
         "        await s.finished()\n"
         "asyncio.run(serve())\n"
     )
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
-    started = [subprocess.Popen([*python, code, str(file)], env=environment, stderr=subprocess.DEVNULL)]
+    started = [
+        subprocess.Popen(
+            [*python, code, str(file), str(allowed_failures)], env=environment, stderr=subprocess.DEVNULL
+        )
+    ]
     try:
         assert until(lambda: file.exists() and bool(file.read_text()))
         address = file.read_text()
@@ -151,3 +158,11 @@ def test_a_lost_scheduler_is_said_and_the_rest_is_done_by_the_next_sweep(tmp_pat
     with scheduler(tmp_path, "GPU-a") as (address, _), Client(address) as client:
         rest.run(client)
     assert rest.recorded() == {"op-1": 1, "waits-1": 1}
+
+
+def test_a_scheduler_that_repeats_tasks_itself_is_refused(tmp_path: Path) -> None:
+    with scheduler(tmp_path, allowed_failures=3) as (address, _):
+        with pytest.raises(UsageError, match="dead worker 3 more times"), engines.connected(address):
+            pass
+    with pytest.raises(UsageError, match="no scheduler answers there"), engines.connected(address):
+        pass

@@ -12,7 +12,7 @@ import made_up
 from cluster_work import DEVICE, facts
 from compare.cluster import engines
 from compare.cluster.command import Results, words_of
-from compare.cluster.sweep import Task, refusal
+from compare.cluster.sweep import OpTask, refusal
 from compare.cluster.workers import NO_GPU, describe
 from compare.command_line.status import USAGE
 from compare.commands import compare
@@ -86,7 +86,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return Results(arguments, ["--sweep"])
 
 
-TASK = Task("softmax", DEVICE)
+TASK = OpTask("softmax", DEVICE)
 TEXT = archive.dumps([made_up.comparison()])
 
 

@@ -12,9 +12,9 @@ import dask
 from distributed import Client
 
 import made_up
-from cluster_work import WAIT_S, Work, describe
+from cluster_work import WAIT_S, LoggedWork, describe
 from compare.cluster import engines
-from compare.cluster.sweep import Sweep, Task
+from compare.cluster.sweep import OpTask, Sweep
 from compare.records import archive
 from processes import until
 
@@ -60,12 +60,12 @@ class Swept:
         self.folder, self.ops, self.changes = folder, ops, changes
         self.results: list[str] = []
         self.said: list[str] = []
-        self.given_up: list[Task] = []
+        self.given_up: list[OpTask] = []
 
     def run(self, client: Client) -> None:
         arguments: Mapping[str, Any] = {
             "ops_for": lambda device: self.ops,
-            "work": Work(self.folder, archive.dumps([made_up.comparison()])),
+            "work": LoggedWork(self.folder, archive.dumps([made_up.comparison()])),
             "say": self.said.append,
             "sources": "of today",
             "patience_s": WAIT_S,

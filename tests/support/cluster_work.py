@@ -31,7 +31,7 @@ def describe() -> Facts:
 
 
 @dataclass(frozen=True)
-class Work:
+class LoggedWork:
     """Logs, does what the first word of the op's name says, and answers with ``text``."""
 
     folder: Path

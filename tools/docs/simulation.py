@@ -11,6 +11,14 @@ RESULT = ROOT / "results" / "simulation.json"
 _OP_S = 60.0
 """What an op's sweep takes on a GPU, at least."""
 
+_SENTENCES = """\
+In a simulated sweep, tasks sleep for {seconds:g} s, and the workers share a process on {cores} cores
+(load average {load}) with the scheduler. There {first.workers} workers did {first.per_second:.0f} tasks a second, and \
+{last.workers:,} did {last.per_second:.0f}: {overhead_ms:.0f} ms of overhead a task.
+An op's sweep takes a minute or more, so one scheduler at that rate would keep some {busy:,} GPUs busy.
+Joining breaks first: {last.workers:,} workers took {last.start_s:.0f} s to connect and \
+{last.admit_s:.0f} s to be admitted; 1,000 did not fit."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -33,16 +41,12 @@ def block() -> str:
     kept = json.loads(RESULT.read_text())
     runs = [Run(**run) for run in kept["runs"]]
     first, last = runs[0], runs[-1]
-    busy = int(_OP_S * last.per_second)
-    rate = f"{last.per_second:.0f}: {1e3 / last.per_second:.0f} ms of overhead a task."
-    return "\n".join(
-        (
-            f"A simulated sweep, whose tasks sleep for {kept['seconds']:g} s and whose workers share one process on",
-            f"{kept['cores']} cores: {first.workers} workers did {first.per_second:.0f} tasks a second, and "
-            f"{last.workers:,} workers {rate}",
-            f"An op's sweep takes a minute or more, so one scheduler of that kind keeps some {busy:,} GPUs busy.",
-            f"Joining breaks first: {last.workers:,} workers took {last.start_s:.0f} s to connect and "
-            f"{last.admit_s:.0f} s to be",
-            "admitted. 1,000 workers did not fit into that process.",
-        )
+    return _SENTENCES.format(
+        seconds=kept["seconds"],
+        cores=kept["cores"],
+        load=kept["load"],
+        first=first,
+        last=last,
+        overhead_ms=1e3 / last.per_second,
+        busy=int(_OP_S * last.per_second),
     )
