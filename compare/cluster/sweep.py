@@ -222,8 +222,8 @@ class Sweep:
         try:
             result = future.result(timeout=_LOOK_S)
         except (asyncio.TimeoutError, UnboundLocalError):
-            # Its worker ended with the result, so the engine runs it again; or it is cancelled just now, where
-            # Dask's `sync` has nothing to return.
+            # Its worker ended with the result, and the engine runs it again; or it was cancelled just
+            # now, and Dask's `sync` has nothing to return.
             self._running[future] = task
             self._ended.put(future)
         except KilledWorker as error:

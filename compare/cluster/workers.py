@@ -21,7 +21,7 @@ from distributed import get_worker
 from compare.command_line import installed
 from compare.device import driver_version
 from compare.places import IS_CHECKOUT, ROOT
-from compare.records import result_cache
+from compare.records import archive, result_cache
 from compare.sandbox.kernel import end_with_parent
 
 Facts = dict[str, str]
@@ -105,11 +105,12 @@ def compare_op(words: Sequence[str], op: str) -> str:
         results = ["--results", folder] if "--record" in words else []
         done = _python("-m", "compare", op, *words, *results, "--json", str(file))
         text = file.read_text(encoding="utf-8") if file.exists() else ""
-    interrupted = '"interrupted": true' in text
-    failed = not text or interrupted or '"status":"failed"' in text
-    if gpu and failed and describe().get("gpu") != gpu:
+    (run,) = archive.loads(text) if text else (None,)
+    ended = run is not None and not run.interrupted
+    failed = not run or any(row.status == "failed" for case in run.cases for row in case.rows)
+    if gpu and (failed or not ended) and describe().get("gpu") != gpu:
         raise WorkFailed(f"its GPU, {gpu}, no longer answers", get_worker().address, gpu_lost=True)
-    if not text or interrupted:
+    if not ended:
         why = _end_of(done.stderr) or f"it ended with status {done.returncode}"
         raise WorkFailed(why, get_worker().address)
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +11,10 @@ import pytest
 
 import made_up
 from cluster_work import DEVICE, facts
-from compare.cluster import engines
+from compare.cluster import engines, workers
 from compare.cluster.command import Results, words_of
 from compare.cluster.sweep import OpTask, refusal
-from compare.cluster.workers import NO_GPU, describe
+from compare.cluster.workers import NO_GPU
 from compare.command_line.status import USAGE
 from compare.commands import compare
 from compare.model.op import UsageError
@@ -46,10 +47,10 @@ def test_workers_that_are_unlike_the_others_get_no_task(
     assert answer.startswith(why) if why else not answer
 
 
-@for_each("resources, why", [({}, "start it with --nthreads 1 --resources GPU=1"), ({"GPU": 1}, "")])
-def test_a_worker_without_the_resource_of_one_gpu_is_refused(resources: dict[str, float], why: str) -> None:
+@for_each("resources", [{}, {"GPU": 2}, {"GPU": 1, "other": 1}])
+def test_a_worker_without_the_resource_of_one_gpu_is_refused(resources: dict[str, float]) -> None:
     worker = SimpleNamespace(state=SimpleNamespace(total_resources=resources))
-    assert describe(worker)["problem"] == why
+    assert workers.describe(worker)["problem"] == "start it with --nthreads 1 --resources GPU=1"
 
 
 def parsed(*words: str) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
@@ -135,6 +136,7 @@ scheduler_options = { host = "127.0.0.1" }
 """
 
 
+@pytest.mark.thorough
 def test_a_slurm_job_is_one_worker_with_one_gpu(tmp_path: Path) -> None:
     file = tmp_path / "slurm.toml"
     file.write_text(f'{SLURM}shared_temp_directory = "{tmp_path}"\n')
@@ -179,3 +181,35 @@ def test_a_wrong_slurm_file_is_named_with_the_reason(
     with pytest.raises(UsageError, match=r"slurm\.toml") as caught:
         engines.slurm(file)
     assert why in str(caught.value)
+
+
+# --------------------------------------------------------------------------- in a worker
+
+
+@for_each(
+    "text, gpu_after, lost",
+    [
+        ("", "GPU-a", False),
+        ("", "", True),
+        (archive.dumps([made_up.comparison(interrupted=True)]), "GPU-a", False),
+        (archive.dumps([made_up.comparison(made_up.slowed("cupy.online", 1, status="failed"))]), "", True),
+    ],
+)
+def test_a_comparison_without_its_end_or_its_gpu_fails(
+    text: str, gpu_after: str, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([facts(), facts(gpu_after)])
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        assert words[:5] == ("-m", "compare", "softmax", "--record", "--results")
+        if text:
+            Path(words[-1]).write_text(text)
+        return subprocess.CompletedProcess(words, 2, "", "python -m compare: no space left on device\n")
+
+    monkeypatch.setattr(workers, "describe", lambda: next(answers))
+    monkeypatch.setattr(workers, "get_worker", lambda: SimpleNamespace(address="tcp://node"))
+    monkeypatch.setattr(workers, "_python", run)
+    with pytest.raises(workers.WorkFailed) as caught:
+        workers.compare_op(["--record"], "softmax")
+    assert caught.value.gpu_lost == lost
+    assert caught.value.why == ("its GPU, GPU-a, no longer answers" if lost else "no space left on device")

@@ -13,7 +13,8 @@ _OP_S = 60.0
 
 _SENTENCES = """\
 In a simulated sweep, tasks sleep for {seconds:g} s, and the workers share a process on {cores} cores
-(load average {load}) with the scheduler. There {first.workers} workers did {first.per_second:.0f} tasks a second, and \
+(load average {load}) with the scheduler. There {first.workers} workers did {first.per_second:.0f} \
+tasks a second, and \
 {last.workers:,} did {last.per_second:.0f}: {overhead_ms:.0f} ms of overhead a task.
 An op's sweep takes a minute or more, so one scheduler at that rate would keep some {busy:,} GPUs busy.
 Joining breaks first: {last.workers:,} workers took {last.start_s:.0f} s to connect and \
