@@ -24,7 +24,7 @@ from compare.cluster.workers import RESOURCE, Facts
 from compare.records.encoding import write_whole
 from tools.docs.simulation import RESULT, Run
 
-SIZES = (10, 100, 300)
+SIZES = (10, 100, 200)
 """Workers of each run,"""
 TASKS = 10
 """and the tasks for each of them."""

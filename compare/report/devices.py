@@ -29,10 +29,8 @@ def render(devices: Devices, width: int) -> str:
 
 def as_markdown(devices: Devices) -> str:
     shown = ops(devices)
-    said = "\n".join(
-        f"- {line}" for line in (*_head(devices), *(sentence(op, devices.names) for op in devices.ops))
-    )
-    return markdown.document([said, markdown.table(shown), *shown.legend])
+    cards = "\n".join(f"- {line}" for line in _head(devices))
+    return markdown.document([cards, markdown.table(shown), *shown.legend])
 
 
 def as_csv(devices: Devices) -> str:

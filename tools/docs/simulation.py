@@ -12,13 +12,12 @@ _OP_S = 60.0
 """What an op's sweep takes on a GPU, at least."""
 
 _SENTENCES = """\
-In a simulated sweep, tasks sleep for {seconds:g} s, and the workers share a process on {cores} cores
-(load average {load}) with the scheduler. There {first.workers} workers did {first.per_second:.0f} \
-tasks a second, and \
-{last.workers:,} did {last.per_second:.0f}: {overhead_ms:.0f} ms of overhead a task.
-An op's sweep takes a minute or more, so one scheduler at that rate would keep some {busy:,} GPUs busy.
-Joining breaks first: {last.workers:,} workers took {last.start_s:.0f} s to connect and \
-{last.admit_s:.0f} s to be admitted; 1,000 did not fit."""
+With tasks that sleep for {seconds:g} s and workers that share a process with the scheduler, on {cores} cores
+at a load average of {load}, {first.workers} workers did {first.per_second:.0f} tasks a second, and
+{last.workers} did {last.per_second:.0f}: {overhead_ms:.0f} ms of overhead a task. An op's sweep takes a
+minute or more, so one scheduler at that rate would keep some {busy:,} GPUs busy. Joining breaks first:
+{last.workers} workers took {last.start_s:.0f} s to connect and {last.admit_s:.0f} s to be admitted; 1,000
+did not fit into the process."""
 
 
 @dataclass(frozen=True)
