@@ -1,4 +1,4 @@
-"""What a simulated sweep showed: the figures of ``python -m tools.simulate_sweep``, in `RESULT`."""
+"""What a simulated sweep showed: the figures of ``python -m tools.docs.simulate_sweep``, in `RESULT`."""
 
 from __future__ import annotations
 
