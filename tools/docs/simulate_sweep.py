@@ -1,4 +1,4 @@
-"""A sweep at scale, simulated: ``python -m tools.docs.simulate_sweep``.  Its tasks sleep; its workers are threads.
+"""A sweep at scale, simulated: ``python -m tools.docs.simulate_sweep``.  Tasks sleep; workers are threads.
 
 Scheduler, workers and client share one process and its lock, so a real cluster is faster.  `RESULT` keeps the
 figures; docs/many-gpus.md shows them.
