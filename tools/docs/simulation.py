@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from compare.places import ROOT
 
 RESULT = ROOT / "results" / "simulation.json"
-_OP_S = 60.0
-"""What an op's sweep takes on a GPU, at least."""
+_OP_S = 20.0
+"""What an op's sweep takes on a GPU, at least: ten cases, two seconds of samples each."""
 
 _SENTENCES = """\
 With tasks that sleep for {seconds:g} s and workers that share a process with the scheduler, on {cores} cores
-at a load average of {load}, {first.workers} workers did {first.per_second:.0f} tasks a second, and
-{last.workers} did {last.per_second:.0f}: {overhead_ms:.0f} ms of overhead a task. An op's sweep takes a
-minute or more, so one scheduler at that rate would keep some {busy:,} GPUs busy. Joining breaks first:
-{last.workers} workers took {last.start_s:.0f} s to connect and {last.admit_s:.0f} s to be admitted; 1,000
-did not fit into the process."""
+at a load average of {load}, {first.workers} workers did {first.per_second:.0f} tasks a second, and {last.workers} \
+did {last.per_second:.0f}:
+{overhead_ms:.0f} ms of overhead a task. An op's sweep takes {op_s:g} s at least, so 1,000 GPUs would end at
+most {needed:.0f} tasks a second. Joining breaks first: {last.workers} workers took {last.start_s:.0f} s to \
+connect and {last.admit_s:.0f} s to be
+admitted; 1,000 did not fit into the process."""
 
 
 @dataclass(frozen=True)
@@ -48,5 +49,6 @@ def block() -> str:
         first=first,
         last=last,
         overhead_ms=1e3 / last.per_second,
-        busy=int(_OP_S * last.per_second),
+        op_s=_OP_S,
+        needed=1000 / _OP_S,
     )
