@@ -13,11 +13,11 @@ _OP_S = 20.0
 
 _SENTENCES = """\
 With tasks that sleep for {seconds:g} s and workers that share a process with the scheduler, on {cores} cores
-at a load average of {load}, {first.workers} workers did {first.per_second:.0f} tasks a second, and {last.workers} \
-did {last.per_second:.0f}:
+at a load average of {load}, {first.workers} workers did {first.per_second:.0f} tasks a second, and \
+{last.workers} did {last.per_second:.0f}:
 {overhead_ms:.0f} ms of overhead a task. An op's sweep takes {op_s:g} s at least, so 1,000 GPUs would end at
-most {needed:.0f} tasks a second. Joining breaks first: {last.workers} workers took {last.start_s:.0f} s to \
-connect and {last.admit_s:.0f} s to be
+most {needed:.0f} tasks a second. Joining breaks first: {last.workers} workers took \
+{last.start_s:.0f} s to connect and {last.admit_s:.0f} s to be
 admitted; 1,000 did not fit into the process."""
 
 
