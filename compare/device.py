@@ -143,6 +143,11 @@ def _captured() -> Limits:
     return LIMITS.get(capability(name), _UNKNOWN) if name else _UNKNOWN
 
 
+def uuid(device: torch.device) -> str | None:
+    """A GPU's, as NVML has it: ``GPU-...``; None: a CPU."""
+    return f"GPU-{_properties(device).uuid}" if device.type == "cuda" else None
+
+
 def l2_bytes(device: torch.device) -> int:
     """Size of a GPU's L2 cache."""
     return int(_properties(device).L2_cache_size)
@@ -222,7 +227,7 @@ def environment(device: torch.device) -> Environment:
         multiprocessors=units,
         memory_bytes=memory,
         l2_bytes=l2,
-        driver=_driver() if kind == "cuda" else None,
+        driver=driver_version() if kind == "cuda" else None,
         versions=versions(),
         host=f"{platform.system()} {platform.release()}, {_cpu_name()}, {os.cpu_count()} threads",
         clocks=clocks(device, "before"),
@@ -308,7 +313,7 @@ def clock_readers(device: torch.device) -> dict[str, Callable[[], float | str]]:
     with suppress(Exception):
         pynvml.nvmlInit()
         # By UUID: NVML counts the cards otherwise than CUDA does once CUDA_VISIBLE_DEVICES is set.
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{_properties(device).uuid}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid(device))
         readers = {
             "sm_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             "memory_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
@@ -330,7 +335,8 @@ def _throttle_reasons(handle: Any) -> str:
     return ", ".join(reasons) or "none"
 
 
-def _driver() -> str | None:
+def driver_version() -> str | None:
+    """Of the NVIDIA driver; None: there is none."""
     with suppress(Exception):
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())

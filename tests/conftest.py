@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     # Triton reads this when a kernel is decorated, so it must stand before any kernel is imported.
     os.environ["TRITON_INTERPRET"] = "1"
+# Tests side by side share a GPU: each process has locks of its own, and so waits for no other.
+LOCKS = tempfile.TemporaryDirectory(prefix="compare-locks-")
+os.environ["COMPARE_LOCKS"] = LOCKS.name
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)  # the workers of pytest-xdist get a terminal's: screens would wrap
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Gpu:
     capability: int
     """90 for ``sm_90``."""
     memory_bytes: int
+    uuid: str = ""
+    """As NVML has it, ``GPU-...``; empty: not asked for."""
 
     @property
     def arch(self) -> str:
@@ -52,26 +55,39 @@ def torch_build() -> TorchBuild | None:
 
 def gpu() -> Gpu | None:
     """The first GPU that CUDA counts; None without one, or where its driver does not serve this PyTorch."""
+    return next(iter(gpus()), None)
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that CUDA counts; none where their driver does not serve this PyTorch."""
     torch = torch_build()
     if torch is None or torch.cuda is None:
-        return None
+        return []
     with suppress(Exception):  # of the bindings without a driver, too
         driver = importlib.import_module("cuda.bindings.driver")
-        attributes = driver.CUdevice_attribute
-        major, minor = (
-            getattr(attributes, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}")
-            for part in ("MAJOR", "MINOR")
-        )
         _checked(driver.cuInit(0))
-        device = _checked(driver.cuDeviceGet(0))
         if _checked(driver.cuDriverGetVersion()) // 1000 >= int(torch.cuda.partition(".")[0]):
-            return Gpu(
-                _checked(driver.cuDeviceGetName(256, device)).partition(b"\0")[0].decode(),
-                10 * _checked(driver.cuDeviceGetAttribute(major, device))
-                + _checked(driver.cuDeviceGetAttribute(minor, device)),
-                int(_checked(driver.cuDeviceTotalMem(device))),
+            return [_described(driver, index) for index in range(_checked(driver.cuDeviceGetCount()))]
+    return []
+
+
+def _described(driver: Any, index: int) -> Gpu:
+    device = _checked(driver.cuDeviceGet(index))
+    attributes = driver.CUdevice_attribute
+    major, minor = (
+        _checked(
+            driver.cuDeviceGetAttribute(
+                getattr(attributes, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}"), device
             )
-    return None
+        )
+        for part in ("MAJOR", "MINOR")
+    )
+    return Gpu(
+        _checked(driver.cuDeviceGetName(256, device)).partition(b"\0")[0].decode(),
+        10 * major + minor,
+        int(_checked(driver.cuDeviceTotalMem(device))),
+        f"GPU-{UUID(bytes=bytes(_checked(driver.cuDeviceGetUuid(device)).bytes))}",
+    )
 
 
 def gpu_name() -> str | None:

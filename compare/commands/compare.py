@@ -6,6 +6,7 @@ examples:
   python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
   python -m compare softmax --load examples/my_softmax.py
   python -m compare all --sweep --record
+  python -m compare all --sweep --record --cluster local
   python -m compare softmax --crossover N
   python -m compare matmul --matched
   python -m compare vector_add --tune BLOCK_SIZE
@@ -23,7 +24,7 @@ exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
   1  at least one is wrong, raised an error, does not compile, or beats the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
-  3  inconclusive: interrupted, or none ran, or one of --load never ran
+  3  inconclusive: interrupted, none ran, one of --load never ran, or a task of --cluster was given up
   141  the reader of the output has closed the pipe, as 'head' does
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
@@ -96,6 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ncu = "print the command that profiles a row with Nsight Compute; or read the FILE that it has written"
     add("--ncu", action="append", nargs="?", type=Path, const=None, metavar="FILE", help=ncu)
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
+    add("--results", type=Path, metavar="DIR", help="with --record: write there, and not to results/")
+    add("--resume", action="store_true", help="with --cluster: leave out what a stopped sweep has recorded")
     trace = (
         "what the run did when, each worker and step: a Chrome trace for ui.perfetto.dev or speedscope.app"
     )
@@ -140,12 +143,16 @@ def _add_how(add: Any) -> None:
     add("--sanitize", action="store_true", help=f"{sanitize}barriers, unwritten memory (needs a GPU)")
     add("--sustained", action="store_true", help="also time bursts and sustained load (needs a GPU)")
     options.add_timeout(add)
+    cluster = "compare on many GPUs, an op on each: local (this machine's), a Dask scheduler's address, or a "
+    add("--cluster", metavar="local|URL|FILE", help=f"{cluster}slurm.toml")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
+    if arguments.cluster:
+        return _on_cluster(arguments, names)
     with steps(arguments.verbose) as verbose, _traced(arguments.trace) as trace, _early(arguments):
         log = Log(verbose, trace)
         log("importing PyTorch")
@@ -159,6 +166,25 @@ def run(arguments: argparse.Namespace) -> int:
             return _print_ncu(_work(arguments, device, log))
         work = search_crossover if arguments.crossover else compare_ops
         return work(arguments, device, log)
+
+
+def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
+    """`run` by the workers of a cluster; a mistake in cases or patterns is found before it is started."""
+    try:
+        from compare.cluster import command
+    except ModuleNotFoundError as error:
+        text = f"--cluster needs the package {error.name}: 'python -m compare doctor' has the command"
+        raise UsageError(text) from None
+
+    if arguments.only or arguments.case:
+        one = None if arguments.what == "all" else arguments.what
+        selected = options.select(options.load([], one), arguments.only)
+        names = [op.name for op in selected]
+        for op in selected:
+            run_options(op, arguments)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return command.run(arguments, parser, names)
 
 
 def _check_gpu(arguments: argparse.Namespace, device: torch.device) -> None:
@@ -224,6 +250,10 @@ def _check(arguments: argparse.Namespace) -> None:
         "--tune and --matched both say what rows are run with; give one of them": (
             arguments.tune and arguments.matched
         ),
+        "--resume goes with --cluster and --record": (
+            arguments.resume and not (arguments.cluster and arguments.record)
+        ),
+        "--results goes with --record": arguments.results and not arguments.record,
         f"--budget {budget_s}: give a number of seconds above 0": (
             budget_s is not None and not 0 < budget_s < float("inf")
         ),
@@ -290,7 +320,9 @@ def _check_sizes(op: Op, cases: Sequence[Case]) -> None:
 
 def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -> int:
     """Compare one op after another: show, record and write what is finished; the exit status."""
+    from compare import device as machine
     from compare import run as driver
+    from compare.records import gpu_lock
     from compare.report import terminal
     from compare.report.progress import of_run
     from compare.report.summary import View
@@ -300,18 +332,19 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     counters = {file.stem: ncu.read(file) for file in arguments.ncu or ()}
     work = _work(arguments, device, log)
     _check_counted(counters, work)
+    lock = machine.uuid(device)
     done: list[Comparison] = []
     statuses: list[int] = []
     failures: list[str] = []
     try:
         for op, how in work:
-            with of_run(op.name, log.steps, log.begun_s) as progress:
+            with gpu_lock.held(lock, outputs.say), of_run(op.name, log.steps, log.begun_s) as progress:
                 comparison = driver.run(op, how, log.beside(op.name, progress))
             comparison = _with_counters(comparison, counters)
             log("printing")
             done.append(comparison)
             if arguments.record:  # a failure is reported at the end: the next op is compared all the same
-                failures += outputs.failures([partial(_record, comparison)])
+                failures += outputs.failures([partial(_record, comparison, arguments.results)])
             if len(done) > 1:
                 print("\n")
             yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.user_file)
@@ -436,10 +469,10 @@ def _estimate(work: Sequence[tuple[Op, Options]], device: torch.device) -> str:
     return f"about {seconds:.0f} s, more on the first run: {cases} smoke cases {what}; times are replayed"
 
 
-def _record(comparison: Comparison) -> None:
+def _record(comparison: Comparison, folder: Path | None) -> None:
     from compare.records import archive
 
-    print(f"recorded in {archive.record(comparison)}", file=sys.stderr)
+    print(f"recorded in {archive.record(comparison, folder or archive.RESULTS)}", file=sys.stderr)
 
 
 def search_crossover(arguments: argparse.Namespace, device: torch.device, log: Log) -> int:
@@ -447,6 +480,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: L
     from compare import device as machine
     from compare import run as driver
     from compare.history import crossover
+    from compare.records import gpu_lock
     from compare.report import crossings, terminal
     from compare.report.progress import of_run
     from compare.worker.pool import WorkerPool
@@ -461,6 +495,7 @@ def search_crossover(arguments: argparse.Namespace, device: torch.device, log: L
     if device.type == "cuda":
         memory_bytes = machine.environment(device).memory_bytes
         with (
+            gpu_lock.held(machine.uuid(device), outputs.say),
             WorkerPool(op, device, how.timeout_s) as pool,  # one for all sizes
             of_run(op.name, log.steps, log.begun_s) as progress,
         ):

@@ -322,6 +322,7 @@ def _writable(folder: Path) -> str:
 
 _CALIBRATE = f"{shlex.quote(sys.executable)} -m compare doctor --calibrate"
 _CACHE, _CUPY_CACHE = "export COMPARE_CACHE_DIR=/tmp/gpu-three-ways", "export CUPY_CACHE_DIR=/tmp/cupy"
+_CLUSTER = shlex.quote(str(DATA / "requirements-cluster.txt"))
 _PLOT, _PAGE = f"{PIP} '{plots.REQUIREMENT}'", f"{PIP} 'vl-convert-python>=1.9'"
 
 _CHECKS = (
@@ -349,6 +350,8 @@ _CHECKS = (
     ),
     Check("matplotlib", "'map --plot', effort against speed", _package("matplotlib"), _PLOT, True),
     Check("vl-convert", "'--html', the figures of the report", _package("vl-convert-python"), _PAGE, True),
+    Check("Dask", "'--cluster', many GPUs", _package("distributed"), f"{PIP} -r {_CLUSTER}", True),
+    Check("dask-jobqueue", "'--cluster slurm.toml'", _package("dask-jobqueue"), f"{PIP} -r {_CLUSTER}", True),
     Check("isolation", "files given with --load", _isolation, "", True),
     Check("cache", "compiled kernels between runs", lambda: _writable(_built("cache_dir")), _CACHE),
     Check("calibration", "what counts as a difference in speed", _calibration, _CALIBRATE, True),

@@ -3,8 +3,9 @@
 One document: the schema's number and a list of runs, newest first.  Every row has a line of its own, so that
 a diff is readable; fields with their default value are left out.
 
-A run added to a record replaces the rows that it measured again (same case, same label).  Other rows stay,
-with the environment, date and ceilings of their own run.
+A run added to a record replaces the rows that it measured again (same case, same label), unless they failed
+now and have times of the same source.  Other rows stay, with the environment, date and ceilings of their own
+run.
 """
 
 from __future__ import annotations
@@ -186,8 +187,22 @@ def merge(
     """``new``, then the older runs' rows that it did not measure again.
 
     An older row without times, such as a failed one, goes also where its case and label are among those of
-    which the run ``reported`` something else, such as that it is unavailable.
+    which the run ``reported`` something else, such as that it is unavailable.  A row that failed now never
+    replaces times of the same source: a lost GPU or a full disk says nothing of the code.
     """
+    older = tuple(older)
+    timed = {
+        (case.case, row.label, row.source_hash)
+        for run in older
+        for case in run.cases
+        for row in case.rows
+        if row.timing is not None
+    }
+
+    def counts(case: str, row: Row) -> bool:
+        return row.status != "failed" or (case, row.label, row.source_hash) not in timed
+
+    new = filtered(new, counts)
     measured = _rows_of(new)
 
     def stays(case: str, row: Row) -> bool:

@@ -102,14 +102,10 @@ def test_what_cannot_be_written_is_shown_all_the_same(
 def test_what_cannot_be_recorded_is_shown_all_the_same(
     stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Printed
 ) -> None:
-    def record(comparison: Comparison) -> Path:
-        (tmp_path / "file").touch()
-        return real(comparison, tmp_path / "file")
-
-    real = archive.record
-    monkeypatch.setattr(archive, "record", record)
+    (tmp_path / "file").touch()
     monkeypatch.setattr("compare.worker.start.prepare", lambda *_: SimpleNamespace(type="cuda"))
-    out, err = printed("all", "--record", status=USAGE)
+    monkeypatch.setattr("compare.device.uuid", lambda device: None)
+    out, err = printed("all", "--record", "--results", str(tmp_path / "file"), status=USAGE)
     for name in OPS:
         assert re.search(rf"(?m)^{name}  ", out)
         assert f"{name}.json could not be written: [Errno 20]" in err

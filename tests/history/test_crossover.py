@@ -245,6 +245,7 @@ def test_the_command_searches_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("compare.worker.start.prepare", lambda name, ops: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("compare.device.uuid", lambda device: None)
     monkeypatch.setattr("compare.device.environment", lambda device: made_up.H100)
     monkeypatch.setattr("compare.run.run", lambda op, asked, progress, pool: run(asked))
     out = tmp_path / "out.json"

@@ -176,6 +176,26 @@ def test_a_failure_goes_once_a_run_says_something_else(tmp_path: Path) -> None:
     assert [row.label for row in older.cases[0].rows] == ["cupy.onepass"], "its times stay"
 
 
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({"status": "failed"}, True),
+        ({"status": "failed", "source_hash": "of today"}, False),
+        ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, False),
+    ],
+)
+def test_times_are_not_replaced_by_a_failure_of_the_same_source(
+    changes: dict[str, object], stays: bool, tmp_path: Path
+) -> None:
+    archive.record(made_up.comparison(), tmp_path)
+    now = made_up.with_row(made_up.case(), "cupy.online", timing=None, **changes)
+    archive.record(made_up.comparison(now, created="2026-12-01T00:00:00+00:00"), tmp_path)
+    found = archive.find("softmax", made_up.CASE, tmp_path)
+    assert found.keys() == made_up.MEDIANS_US.keys()
+    assert (found["cupy.online"].row.timing is not None) == stays
+    assert found["torch.eager"].run.created.startswith("2026-12-01")
+
+
 def test_two_runs_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
     names = [f"M=1,N={n},fp32" for n in range(1, 9)]
     runs = [made_up.comparison(made_up.case(name)) for name in names]
@@ -216,6 +236,13 @@ def test_every_record_in_the_repository_can_be_read() -> None:
         for run in archive.read(path):
             assert run.op == path.stem
             assert archive.device_slug(run.environment.device) == path.parent.name
+            # What a figure of a card depends on beside the card.
+            assert run.environment.driver
+            assert {
+                "sm_mhz_after",
+                "memory_mhz_after",
+                "power_limit_w_after",
+            } <= run.environment.clocks.keys()
 
 
 def test_a_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

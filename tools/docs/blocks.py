@@ -13,11 +13,12 @@ default case and its speedup over the level before, ``overview`` a line for each
 ``crosscheck`` cold times by other instruments, ``switch VARIABLE OP`` what an environment variable makes the
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
-measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab.  Of a kernel's compilation
-``stage ...`` is an excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and
-``dots`` what ``tl.dot`` becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how
-many bytes of loads a speed takes.  ``limits`` is what Triton's limits cost, ``library-speed`` each level
-beside a library.  ``windows`` are those of the transpose's picture.  `PICTURES` are files of their own.
+measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab, ``devices`` the ways on
+all devices on record, ``simulation`` a sweep at scale.  Of a kernel's compilation ``stage ...`` is an excerpt,
+``became ...`` a line for each source line, ``pass ...`` what a pass changed, and ``dots`` what ``tl.dot``
+becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how many bytes of loads a
+speed takes.  ``limits`` is what Triton's limits cost, ``library-speed`` each level beside a library.
+``windows`` are those of the transpose's picture.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from pathlib import Path
 
 from compare import registry
 from compare.history import reading
+from compare.history.devices import side_by_side
 from compare.history.map import Map, survey
 from compare.history.recorded import most_recorded, recorded
 from compare.model.op import LIBRARY, Op, UsageError
 from compare.records import archive
 from compare.records.encoding import write_whole
 from compare.registry import ROOT
-from compare.report import maps, markdown, terminal
+from compare.report import devices, maps, markdown, terminal
 from compare.report.tables import Table
 from compare.worker.start import prepare
 from tools.docs import (
@@ -56,6 +58,7 @@ from tools.docs import (
     programs,
     quantization,
     schemas,
+    simulation,
     stages,
     sweeps,
     techniques,
@@ -151,6 +154,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "windows": windows.block,
         "library-speed": lambda: limits.effort(results),
         "in-flight": lambda: sweeps.in_flight(results, was),
+        "devices": lambda: _devices(results),
+        "simulation": simulation.block,
     }
     named: dict[str, Callable[[], str]] = {
         "screen": lambda: _screen(registry.get_op(name), results),
@@ -179,6 +184,14 @@ def _choices(results: Path) -> str:
     if not files:
         return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
     return "\n".join(f"- {line}" for line in maps.choices(_surveyed(files)))
+
+
+def _devices(results: Path) -> str:
+    """The ways across all devices on record: each device's card, and the table."""
+    runs = reading.read(sorted(results.glob("*/*.json")))
+    names = sorted({run.environment.device for run in runs})
+    maps = [survey([run for run in runs if run.environment.device == name]) for name in names]
+    return devices.as_markdown(side_by_side(maps, runs)).rstrip()
 
 
 def _effort() -> str:

@@ -1,0 +1,156 @@
+"""The cluster that ``--cluster`` names: this machine's GPUs, a Dask scheduler, or Slurm's jobs.
+
+All of it is Dask's work.  A worker has one thread, and so one task at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+import dask
+from dask_jobqueue.core import Job, JobQueueCluster
+from dask_jobqueue.slurm import SLURMCluster, SLURMJob
+from distributed import Client, Nanny, Scheduler, Security, SpecCluster
+
+from compare.cluster.workers import RESOURCE
+from compare.command_line import installed
+from compare.model.op import UsageError
+from compare.records.reading import read_text
+
+SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeouts.connect": "10s"}
+"""Of Dask: what a worker had that died is reported at once, and sent elsewhere by `Sweep`."""
+_FIXED = {"cores": 1, "processes": 1, "security": True, "worker_extra_args": ["--resources", "GPU=1"]}
+"""Of Slurm's jobs: one worker with one thread and one GPU, and encrypted connections."""
+_DAY_S = 86400.0
+
+
+@contextmanager
+def connected(where: str) -> Iterator[tuple[Client, float]]:
+    """The cluster of ``--cluster``, and how long it may have no worker; what was started ends with the block.
+
+    Args:
+        where: ``local``, a scheduler's address such as ``tcp://host:8786``, or a ``.toml`` file for Slurm.
+
+    Raises:
+        UsageError: it cannot be reached or started.
+    """
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said in `Sweep.say`
+    with dask.config.set(SETTINGS):
+        if "://" in where:
+            with _client(where) as client:
+                _check_scheduler(client, where)
+                yield client, 600.0
+            return
+        if where == "local":
+            cluster, patience_s = local([gpu.uuid for gpu in installed.gpus()]), 60.0
+        elif where.endswith(".toml"):
+            cluster, patience_s = slurm(Path(where)), _DAY_S
+        else:
+            raise UsageError(
+                f"--cluster {where}: write local, a scheduler's address as tcp://HOST:PORT, or a slurm.toml"
+            )
+        with cluster, _client(cluster) as client:
+            yield client, patience_s
+
+
+def _client(where: Any) -> Client:
+    try:
+        return Client(where)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--cluster {where}: no scheduler answers there: {error}") from None
+
+
+def _check_scheduler(client: Client, where: str) -> None:
+    """A `UsageError` if a scheduler repeats on its own what a dead worker had."""
+    allowed = client.run_on_scheduler(lambda dask_scheduler: int(dask_scheduler.allowed_failures))
+    if allowed:
+        raise UsageError(
+            f"--cluster {where}: this scheduler starts the task of a dead worker {allowed} more times on its "
+            "own, so no limit of retries holds. Start it with DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=0"
+        )
+
+
+def local(gpus: Sequence[str]) -> SpecCluster:
+    """A scheduler in this process, and a worker process for each GPU by UUID; without a GPU, one worker."""
+    security = Security.temporary()
+    workers = {
+        number: {"cls": Nanny, "options": _worker(security, gpu)} for number, gpu in enumerate(gpus or [""])
+    }
+    scheduler = {"cls": Scheduler, "options": _alone(security)}
+    return SpecCluster(workers, scheduler, security=security, silence_logs=logging.CRITICAL)
+
+
+def _alone(security: Security) -> dict[str, Any]:
+    """How it is reached: from this machine only, by processes that have the key."""
+    return {
+        "host": "127.0.0.1",
+        "protocol": "tls://",
+        "security": security,
+        "dashboard_address": "127.0.0.1:0",
+    }
+
+
+def _worker(security: Security, gpu: str) -> dict[str, Any]:
+    return {
+        **_alone(security),
+        "nthreads": 1,
+        "resources": RESOURCE,
+        "memory_limit": 0,
+        "silence_logs": logging.CRITICAL,
+        "env": {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {},
+    }
+
+
+# --------------------------------------------------------------------------- Slurm
+
+
+def slurm(file: Path) -> Any:
+    """`dask_jobqueue.SLURMCluster`, each job a worker with one GPU, as a TOML file has it.
+
+    ``jobs`` is how many; the table ``[slurm]`` holds the arguments of ``SLURMCluster``.
+
+    Raises:
+        UsageError: the file is wrong, or this machine cannot submit jobs; that shows what would be submitted.
+    """
+    try:
+        content = tomllib.loads(read_text(file))
+        jobs, table = content.pop("jobs"), content.pop("slurm")
+        options = {"shared_temp_directory": ".", **table, **_FIXED}
+        if content or type(jobs) is not int or jobs < 1:
+            raise ValueError("it holds jobs = NUMBER and the table [slurm], and nothing else")
+        if changed := table.keys() & _FIXED:
+            raise ValueError(f"leave out {', '.join(sorted(changed))}: each job is one worker with one GPU")
+        if unknown := table.keys() - _known():
+            raise ValueError(f"SLURMCluster has no argument {', '.join(sorted(unknown))}")
+        directives = table.get("job_extra_directives", ())
+        if not (table["memory"] and any("gpu" in directive for directive in directives)):
+            raise ValueError('no GPU is asked for: add job_extra_directives = ["--gres=gpu:1"]')
+        cluster = SLURMCluster(**options)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(f"--cluster {file}: {why}") from None
+    if shutil.which("sbatch") is None:
+        script = cluster.job_script()
+        cluster.close()
+        raise UsageError(
+            f"--cluster {file}: there is no sbatch here. On a node that has it, it gets:\n{script}"
+        )
+    cluster.scale(jobs=jobs)
+    return cluster
+
+
+def _known() -> set[str]:
+    """The arguments of ``SLURMCluster``, which passes most on."""
+    return {name for each in (SLURMJob, Job, JobQueueCluster) for name in signature(each).parameters}

@@ -1,0 +1,34 @@
+"""The command with a cluster, from its words to its screen: without a GPU, so nothing is timed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare.records import archive
+from processes import ROOT, called_with, running, until
+
+
+@pytest.mark.thorough
+def test_a_comparison_whose_worker_is_killed_is_made_by_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    words = ("vector_add", "--only", "torch.eager", "--no-resources", "--seed", "4242", "--json", str(file))
+    command = [sys.executable, "-m", "compare", *words, "--cluster", "local"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as client:
+        comparison = called_with("--seed=4242")
+        status = Path(f"/proc/{comparison}/status").read_text()
+        (worker,) = (line.split()[1] for line in status.splitlines() if line.startswith("PPid"))
+        os.kill(int(worker), signal.SIGKILL)
+        assert until(lambda: not running(comparison)), "it ends with its worker, and so frees the GPU"
+        out, err = client.communicate(timeout=240)
+    assert client.returncode == 0, err
+    assert err.count("its worker process ended; it is tried again") == 1
+    assert out.count("CORRECT  1 of 1 matches fp64") == 1
+    (run,) = archive.read(file)
+    assert (run.op, run.seed) == ("vector_add", 4242)
