@@ -9,6 +9,7 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the sam
 * ``persistent``: persistent kernel, one program per multiprocessor (fp32: four), round-robin tile scheduling;
   TMA loads and stores
 * ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
+* ``skinny``: for at most 16 rows of a: programs split K, and the last one of a tile adds their sums
 
 Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
@@ -367,6 +368,49 @@ def matmul_gluon_kernel(
     )
 
 
+@triton.jit
+def matmul_skinny_kernel(
+    a_ptr, b_ptr, c_ptr, sums_ptr, tiles_done_ptr, M, N, K, part,
+    stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Grid: SPLIT programs per BLOCK_N columns of c; each multiplies ``part`` terms of K.  M <= BLOCK_M.
+
+    Each program writes its sums, then increments tiles_done, which starts as 0.  The tile's last one adds
+    all sums, in order.  ``tl.dot`` pads a to BLOCK_M rows, its minimum.
+    """
+    tile, split = (tl.program_id(0) // SPLIT).to(tl.int64), tl.program_id(0) % SPLIT
+    m = tl.arange(0, BLOCK_M)[:, None]
+    column = tl.arange(0, BLOCK_N)[None, :]
+    n = tile * BLOCK_N + column
+    k = tl.arange(0, BLOCK_K)
+    begin = split.to(tl.int64) * part
+    a_ptrs = a_ptr + m * stride_am + (begin + k[None, :]) * stride_ak
+    b_ptrs = b_ptr + (begin + k[:, None]) * stride_bk + n * stride_bn
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    terms = min(K - begin, part)
+    for done in range(0, terms, BLOCK_K):
+        left = terms - done
+        a = tl.load(a_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
+        total = tl.dot(a, b, total)
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    c_ptrs, valid = c_ptr + m * N + n, (m < M) & (n < N)
+    if SPLIT == 1:
+        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
+    else:
+        SUMS: tl.constexpr = BLOCK_M * BLOCK_N
+        sums_ptrs = sums_ptr + tile * SPLIT * SUMS + m * BLOCK_N + column
+        tl.store(sums_ptrs + split * SUMS, total, mask=m < M)
+        tl.debug_barrier()  # a program that sees the count must see the sums
+        if tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1:
+            total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            for other in range(SPLIT):
+                total += tl.load(sums_ptrs + other * SUMS, mask=m < M, other=0.0, volatile=True)
+            tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
+
+
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
     """M, N, K and an uninitialised c."""
     check_product("matmul", a, b)
@@ -507,4 +551,44 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, c, M, N, K, A_BY_ROWS, B_BY_ROWS, **constants, num_warps=4
     )
+    return c
+
+
+@implementation(
+    "matmul",
+    "triton.skinny",
+    level="tensor_core",
+    algorithm="warps split K",
+    tunable={"BLOCK_N": (16, 32, 64, 128), "BLOCK_K": (64, 128, 256), "WARPS": (2, 4, 8), "STAGES": (2, 3, 4, 5)},
+)
+def skinny(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    BLOCK_N: int = 32,
+    BLOCK_K: int = 128,
+    WARPS: int = 4,
+    STAGES: int = 5,
+) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    BLOCK_M = 16
+    if a.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    if M > BLOCK_M:
+        raise NotImplementedError(f"M={M}: at most {BLOCK_M}; tiled takes more")
+    if c.numel() == 0:
+        return c
+    tiles, SPLIT = triton.cdiv(N, BLOCK_N), 1
+    wanted = 2 * multiprocessors(a.device)  # programs, if K is long enough
+    while SPLIT < 16 and tiles * SPLIT < wanted and SPLIT * 2 * BLOCK_K < K:
+        SPLIT *= 2
+    part = triton.cdiv(triton.cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
+    sums, tiles_done = None, None
+    if SPLIT > 1:
+        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
+        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
+    matmul_skinny_kernel[(tiles * SPLIT,)](
+        a, b, c, sums, tiles_done, M, N, K, part, *strides_of(a, b),
+        BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K, SPLIT=SPLIT, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
     return c

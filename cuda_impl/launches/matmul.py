@@ -22,7 +22,7 @@ from cuda_impl.launch import (
     variant,
     zeros,
 )
-from cuda_impl.layouts import aligned, check_tensor_cores
+from cuda_impl.layouts import aligned, check_tensor_cores, padded
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
 
 
@@ -431,3 +431,30 @@ def tma_store(a: Tensor, b: Tensor) -> Plan:
     if N * a.element_size() % 16 != 0:
         return multicast.plan(a, b)
     return by_tma_store(TMA_STORE, a, b, c)
+
+
+SKINNY_M, SKINNY_N, SKINNY_WARPS = 16, 64, 8
+SKINNY = Kernel(
+    "matmul_skinny_kernel<{T}, {B_BY_ROWS}, 8, {CLUSTER}>", HALVES, B_BY_ROWS=BOOLS, CLUSTER=(1, 2, 4, 8)
+)
+
+
+@variant("matmul", "skinny", kernels=[SKINNY], level="tensor_core", algorithm="warps split K")
+def skinny(a: Tensor, b: Tensor) -> Plan:
+    """For at most 16 rows of a: warps split K, and b goes straight into registers."""
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    if M > SKINNY_M:
+        raise NotImplementedError(f"M={M}: at most {SKINNY_M}; tensor_core takes more")
+    a = padded(a)
+    b, B_BY_ROWS, ldb = aligned(b)
+    tiles, name = ceil_div(N, SKINNY_N), arch(a.device)
+    CLUSTER = 1
+    if name is not None and capability(name) >= 90:  # two blocks per multiprocessor, if K is long enough
+        wanted = 2 * multiprocessors(a.device)
+        while CLUSTER < 8 and tiles * CLUSTER < wanted and CLUSTER * SKINNY_WARPS * 64 < K:
+            CLUSTER *= 2
+    part = ceil_div(ceil_div(K, CLUSTER * SKINNY_WARPS), 32) * 32  # terms of a warp
+    args = (a, b, c, *int32(M), *int64(N, K, a.stride(0), ldb, part))
+    run = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, CLUSTER=CLUSTER)
+    return Plan(c, Launch(run, CLUSTER * tiles, SKINNY_WARPS * 32, args, cluster=CLUSTER))
