@@ -458,3 +458,60 @@ def skinny(a: Tensor, b: Tensor) -> Plan:
     args = (a, b, c, *int32(M), *int64(N, K, a.stride(0), ldb, part))
     run = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, CLUSTER=CLUSTER)
     return Plan(c, Launch(run, CLUSTER * tiles, SKINNY_WARPS * 32, args, cluster=CLUSTER))
+
+
+class Tile(NamedTuple):
+    """Template arguments of split_k: a tile of c, stages of the ring, and the cluster."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    STAGES: int
+    CLUSTER_M: int = 1
+    CLUSTER_N: int = 1
+    CLUSTER: int = 1
+    """Blocks of a cluster: CLUSTER_M x CLUSTER_N, or if that is 1, those that split K of one tile."""
+
+    def groups(self, M: int, N: int) -> int:
+        """Tiles of c, in groups of a cluster's."""
+        return ceil_div(M, self.CLUSTER_M * self.BLOCK_M) * ceil_div(N, self.CLUSTER_N * self.BLOCK_N)
+
+
+def whole_groups(tile: Tile, M: int, N: int, K: int, processors: int) -> int:
+    """How many groups of tiles are not split: all but the last wave's, if splitting these fills one wave."""
+    groups, together = tile.groups(M, N), tile.CLUSTER_M * tile.CLUSTER_N
+    if together < tile.CLUSTER:
+        return 0
+    clusters = max(processors // tile.CLUSTER, 1)
+    rest = groups % clusters
+    fits = 1 < tile.CLUSTER <= ceil_div(K, PIECE) and rest * together <= clusters
+    return groups - rest if fits else groups
+
+
+def by_split_k(
+    run: Kernel, a: Tensor, b: Tensor, c: Tensor, tile: Tile, whole: int, more: tuple[Argument, ...] = ()
+) -> Plan:
+    """A kernel that works as ``split_k``.
+
+    Args:
+        run: the kernel.
+        a: the left operand; K is not 0.
+        b: the right operand.
+        c: the output. Its rows are 16-byte aligned.
+        tile: the template arguments.
+        whole: groups of tiles that are not split.
+        more: arguments that the kernel takes after c.
+    """
+    (M, K), N = a.shape, b.shape[1]
+    of = operands(a, b)
+    BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER = tile
+    maps = (*maps_of(of, BLOCK_M // CLUSTER_N, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
+    clusters = whole + (tile.groups(M, N) - whole) * CLUSTER_M * CLUSTER_N
+    if CLUSTER_M * CLUSTER_N == CLUSTER:  # persistent
+        clusters = min(clusters, max(multiprocessors(a.device) // CLUSTER, 1))
+    pieces = BLOCK_N // PIECE
+    places = 2 if pieces % 2 == 0 else pieces
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + BLOCK_M // 16 * places * 16 * PIECE * 2
+    instance = run(a.dtype, **of.layouts, TILE=tuple(tile))
+    args = (*maps, c, *more, *int32(M, N, K, whole))
+    threads = (1 + BLOCK_M // PIECE) * WARPGROUP
+    return Plan(c, Launch(instance, clusters * CLUSTER, threads, args, shared_bytes, CLUSTER, overlap=True))

@@ -7,7 +7,7 @@
 // sm_80; clusters from sm_90.
 #pragma once
 
-#include "hopper.cuh"
+#include "matmul/cluster.cuh"
 #include "tensor_core.cuh"
 
 constexpr int SKINNY_M = 16, SKINNY_N = 64;  // a block's tile of c
@@ -29,20 +29,6 @@ __device__ __forceinline__ unsigned pair_of(const uint4& first, const uint4& sec
     const unsigned* more = &second.x;
     return __byte_perm(words[i / 2], more[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
 }
-
-#if HAS_HOPPER_UNITS
-// Orders earlier writes to shared memory before reads by the cluster's other blocks.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    cluster_wait();
-}
-
-__device__ __forceinline__ float load_from_block(const float* ptr, int rank) {
-    float value;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in_block(ptr, rank)) : "memory");
-    return value;
-}
-#endif
 
 // a[M,K] @ b[K,N] -> c[M,N], M <= 16, rows of a contiguous. Grid: CLUSTER blocks per 64 columns of c. A warp
 // multiplies `part` terms of K, a multiple of 32, in steps of 32: lane l has terms 8 * (l % 4) to
