@@ -23,7 +23,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_product
 from compare.device import multiprocessors
@@ -304,8 +305,9 @@ def consume_gluon(
         total = hopper.warpgroup_mma_wait(0, [total])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        left, right = halves(total)
-        pieces = halves(left) + halves(right)
+        pieces = halves(total)
+        if BLOCK_N == 4 * PIECE:
+            pieces = halves(pieces[0]) + halves(pieces[1])
         for i in gl.static_range(BLOCK_N // PIECE):
             piece = pieces[i].to(c_ptr.dtype.element_ty)
             if C_ALIGNED:
@@ -408,6 +410,44 @@ def matmul_skinny_kernel(
             total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             for other in range(SPLIT):
                 total += tl.load(sums_ptrs + other * SUMS, mask=m < M, other=0.0, volatile=True)
+            tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
+
+
+@triton.jit(do_not_specialize=["M", "K", "part"])
+def matmul_split_k_kernel(
+    a_desc, b_desc, c_ptr, sums_ptr, tiles_done_ptr, M, N, K, part,
+    A_BY_ROWS: tl.constexpr, B_BY_ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Grid: SPLIT programs per tile of c, in grouped order; each multiplies ``part`` terms of K.
+
+    Each program of a tile writes its sums, then increments tiles_done, which starts as 0.  The last one adds
+    all sums, in order: the result does not depend on which it is.
+    """
+    tile, split = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT
+    tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+    begin = split * part
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in range(begin, min(K, begin + part), BLOCK_K):
+        a = a_desc.load([m, k]) if A_BY_ROWS else a_desc.load([k, m]).T
+        b = b_desc.load([k, n]) if B_BY_ROWS else b_desc.load([n, k]).T
+        total = tl.dot(a, b, total)
+    row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
+    c_ptrs = c_ptr + (m.to(tl.int64) + row) * N + n + column
+    valid = (row < M - m) & (column < N - n)
+    if SPLIT == 1:
+        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
+    else:
+        SUMS: tl.constexpr = BLOCK_M * BLOCK_N
+        sums_ptrs = sums_ptr + tile.to(tl.int64) * SPLIT * SUMS + row * BLOCK_N + column
+        tl.store(sums_ptrs + split * SUMS, total)
+        tl.debug_barrier()  # a program that sees the count must see the sums
+        if tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1:
+            total = tl.load(sums_ptrs, volatile=True)
+            for other in tl.static_range(1, SPLIT):
+                total += tl.load(sums_ptrs + other * SUMS, volatile=True)
             tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
 
 
@@ -524,11 +564,11 @@ MOST = (1 << 31) - 512
 """Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
-def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescriptor:
+def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> GluonDescriptor:
     """The TMA descriptor of ``x``, or of its transpose if it is column-major."""
     if not by_rows:
         x, block = x.t(), block[::-1]
-    return TensorDescriptor.from_tensor(x, block, SWIZZLED)
+    return GluonDescriptor.from_tensor(x, block, SWIZZLED)
 
 
 @implementation("matmul", "triton.gluon", level="hopper", requires="sm_90a")
@@ -540,8 +580,14 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
     if c.numel() == 0 or K == 0:
         return c.zero_()
+    return by_gluon(a, b, c, BLOCK_N=256, STAGES=4)
+
+
+def by_gluon(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_N: int, STAGES: int) -> torch.Tensor:
+    """c, computed by gluon's kernel with tiles of 128 x 128 or 128 x 256; K is not 0."""
+    (M, K), N = a.shape, b.shape[1]
     (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
-    BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 64, 4
+    BLOCK_M, BLOCK_K = 128, 64
     a_desc = descriptor(a, A_BY_ROWS, [BLOCK_M // 2, BLOCK_K])
     b_desc = descriptor(b, B_BY_ROWS, [BLOCK_K, BLOCK_N])
     C_ALIGNED = N * c.element_size() % 16 == 0
@@ -590,5 +636,28 @@ def skinny(
     matmul_skinny_kernel[(tiles * SPLIT,)](
         a, b, c, sums, tiles_done, M, N, K, part, *strides_of(a, b),
         BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K, SPLIT=SPLIT, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
+    return c
+
+
+def by_split_k(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_M: int, BLOCK_N: int, SPLIT: int, WARPS: int, STAGES: int
+) -> torch.Tensor:
+    """c, computed by split_k's kernel; K is not 0."""
+    (M, K), N = a.shape, b.shape[1]
+    (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
+    BLOCK_K = 64
+    a_block, b_block = [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
+    a_desc = TensorDescriptor.from_tensor(*((a, a_block) if A_BY_ROWS else (a.t(), a_block[::-1])))
+    b_desc = TensorDescriptor.from_tensor(*((b, b_block) if B_BY_ROWS else (b.t(), b_block[::-1])))
+    tiles = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
+    sums, tiles_done = None, None
+    if SPLIT > 1:
+        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
+        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
+    part = triton.cdiv(triton.cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
+    matmul_split_k_kernel[(tiles * SPLIT,)](
+        a_desc, b_desc, c, sums, tiles_done, M, N, K, part, A_BY_ROWS, B_BY_ROWS,
+        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return c

@@ -469,7 +469,7 @@ class Tile(NamedTuple):
     CLUSTER_M: int = 1
     CLUSTER_N: int = 1
     CLUSTER: int = 1
-    """Blocks of a cluster: CLUSTER_M x CLUSTER_N, or if that is 1, those that split K of one tile."""
+    """Blocks of a cluster: CLUSTER_M x CLUSTER_N, times those that split K of each of these tiles."""
 
     def groups(self, M: int, N: int) -> int:
         """Tiles of c, in groups of a cluster's."""
@@ -505,9 +505,10 @@ def by_split_k(
     of = operands(a, b)
     BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER = tile
     maps = (*maps_of(of, BLOCK_M // CLUSTER_N, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
-    clusters = whole + (tile.groups(M, N) - whole) * CLUSTER_M * CLUSTER_N
+    clusters = tile.groups(M, N)
     if CLUSTER_M * CLUSTER_N == CLUSTER:  # persistent
-        clusters = min(clusters, max(multiprocessors(a.device) // CLUSTER, 1))
+        parts = whole + (clusters - whole) * CLUSTER
+        clusters = min(parts, max(multiprocessors(a.device) // CLUSTER, 1))
     pieces = BLOCK_N // PIECE
     places = 2 if pieces % 2 == 0 else pieces
     shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + BLOCK_M // 16 * places * 16 * PIECE * 2

@@ -11,11 +11,23 @@
 
 #if HAS_WGMMA
 
-// A block's part of the work: a tile of c whose first element is (m, n), and the steps of 64 terms.
+// A block's part of the work: a tile of c whose first element is (m, n), and the steps of 64 terms. `is_split`:
+// of fewer than all terms; `is_alone`: no other block needs the same operands.
 struct Part {
     int m, n, begin, end;
-    bool is_split;
+    bool is_split, is_alone;
 };
+
+// A TMA load into these blocks of the cluster, or with none into this one.
+template <bool MAY_MULTICAST>
+__device__ __forceinline__ void copy_tile(
+    unsigned char* to, const TensorMap* from, int column, int row, mbarrier_t* barrier, unsigned short blocks) {
+    if (MAY_MULTICAST && blocks != 0) {
+        tensor_copy_to_blocks(to, from, column, row, barrier, blocks);
+    } else {
+        tensor_copy_to_shared(to, from, column, row, barrier);
+    }
+}
 
 // The consumers of a block, without its producer.
 template <int THREADS>
@@ -24,11 +36,11 @@ __device__ __forceinline__ void consumers_sync() {
 }
 
 // a[M,K] @ b[K,N] -> c[M,N]; rows of c are 16-byte aligned. Warpgroups: a producer, and a consumer per 64
-// rows of a tile. A cluster of CLUSTER blocks either has CLUSTER_M x CLUSTER_N tiles at a time, whose operands
-// its blocks share as in tma_store, or one that it splits. The first `whole` groups of CLUSTER_M x CLUSTER_N
-// tiles are assigned round-robin to persistent clusters; of the rest a cluster splits at most one tile, its
-// last. If CLUSTER_M x CLUSTER_N is not CLUSTER it is 1 and `whole` is 0: all tiles are split, one per
-// cluster. A tile that is split has at least CLUSTER steps of 64 terms.
+// rows of a tile. A cluster has CLUSTER_M x CLUSTER_N tiles at a time, whose operands its blocks share as in
+// tma_store. With more blocks than that, each tile is split among CLUSTER / (CLUSTER_M x CLUSTER_N), and a
+// cluster has one group of tiles. Else clusters are persistent, groups assigned round-robin: the first `whole`
+// of them; of the tiles of the others a cluster splits at most one, its last, among all its blocks. A tile
+// that is split has at least a step of 64 terms for each block.
 template <
     typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_M,
     int CLUSTER_N, int CLUSTER, typename Epilogue>
@@ -37,37 +49,42 @@ __device__ __forceinline__ void multiply_and_split(
     int whole, const Epilogue& epilogue) {
     constexpr int TILES = CLUSTER_M * CLUSTER_N;  // of a cluster at a time
     constexpr bool SPLITS_ALL = TILES < CLUSTER;
-    static_assert(TILES == CLUSTER || TILES == 1);
+    constexpr int SPLIT = SPLITS_ALL ? CLUSTER / TILES : CLUSTER;  // blocks that split a tile
+    static_assert(TILES <= 2 && CLUSTER % TILES == 0);
     constexpr int BLOCK_K = PIECE, GROUP_M = 8, THREADS = BLOCK_M / PIECE * WARPGROUP;  // of consumers
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
     constexpr int A_ROWS = BLOCK_M / CLUSTER_N, B_COLUMNS = BLOCK_N / CLUSTER_M;  // of a TMA load
     constexpr int BUFFERS = C_BUFFERS<BLOCK_N>, QUADS = BLOCK_N / 8;              // a thread's sums by four
     constexpr bool MANY_SUMS = BLOCK_M > PIECE && BLOCK_N > 64;
-    static_assert(THREADS * QUADS * 16 <= STAGES * BYTES && QUADS % CLUSTER == 0);
+    static_assert(THREADS * QUADS * 16 <= STAGES * BYTES && QUADS % SPLIT == 0);
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
     const int rank = CLUSTER > 1 ? cluster_block_rank() : 0;
-    const int rank_m = CLUSTER_M > 1 ? rank : 0, rank_n = CLUSTER_N > 1 ? rank : 0;
+    const int of_group = rank % TILES, first_of_group = rank - of_group;  // the blocks of a group of tiles
+    const int of_split = SPLITS_ALL ? rank / TILES : rank;
+    const int rank_m = CLUSTER_M > 1 ? of_group : 0, rank_n = CLUSTER_N > 1 ? of_group : 0;
     const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);
     const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
     const int tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
-    const int parts = whole + (tiles_m * tiles_n - whole) * TILES;  // of a cluster each
+    // Parts of a cluster each: a group of tiles, or one tile.
+    const int parts = SPLITS_ALL ? tiles_m * tiles_n : whole + (tiles_m * tiles_n - whole) * TILES;
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const int last = cluster + (parts - 1 - cluster) / clusters * clusters;
     const bool splits = CLUSTER > 1 && last >= whole;
     const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
     const auto part_of = [&](int i) -> Part {
         const bool is_split = SPLITS_ALL || (CLUSTER > 1 && i >= whole);
-        const int group = is_split ? whole + (i - whole) / TILES : i;
-        const int within = is_split ? (i - whole) % TILES : rank;
+        const bool is_alone = is_split && !SPLITS_ALL;
+        const int group = is_alone ? whole + (i - whole) / TILES : i;
+        const int within = is_alone ? (i - whole) % TILES : of_group;
         const TileCoordinates at = grouped_tile<GROUP_M>(group, tiles_m, tiles_n);
         return {
             (at.m * CLUSTER_M + (CLUSTER_M > 1 ? within : 0)) * BLOCK_M,
             (at.n * CLUSTER_N + (CLUSTER_N > 1 ? within : 0)) * BLOCK_N,
-            is_split ? static_cast<int>(static_cast<index_t>(tiles_k) * rank / CLUSTER) : 0,
-            is_split ? static_cast<int>(static_cast<index_t>(tiles_k) * (rank + 1) / CLUSTER) : tiles_k,
-            is_split};
+            is_split ? static_cast<int>(static_cast<index_t>(tiles_k) * of_split / SPLIT) : 0,
+            is_split ? static_cast<int>(static_cast<index_t>(tiles_k) * (of_split + 1) / SPLIT) : tiles_k,
+            is_split, is_alone};
     };
 
     if (threadIdx.x == 0) {
@@ -99,26 +116,26 @@ __device__ __forceinline__ void multiply_and_split(
                     mbarrier_t* const landed = &full[ring.stage];
                     mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                     mbarrier_arrive_expect_bytes(landed, BYTES);
-                    // Shares of a tile. A block loads its own, for both blocks; all of them where it splits.
-                    const auto fetch_a = [&](int share, auto copy) {
+                    // A block loads its share of a tile for all blocks of the group; alone, all shares.
+                    const unsigned short blocks = part.is_alone ? 0 : ((1 << TILES) - 1) << first_of_group;
+                    const auto fetch_a = [&](int share) {
                         fetch_tile<A_BY_ROWS, A_ROWS>(
                             a + share * A_ROWS * BLOCK_K * 2, part.m + share * A_ROWS, k,
-                            [&](unsigned char* to, int column, int row) { copy(to, &a_map, column, row, landed); });
+                            [&](unsigned char* to, int column, int row) {
+                                copy_tile<(CLUSTER_N > 1)>(to, &a_map, column, row, landed, blocks);
+                            });
                     };
-                    const auto fetch_b = [&](int share, auto copy) {
+                    const auto fetch_b = [&](int share) {
                         fetch_tile<!B_BY_ROWS, B_COLUMNS>(
                             a + A_BYTES + share * B_COLUMNS * BLOCK_K * 2, part.n + share * B_COLUMNS, k,
-                            [&](unsigned char* to, int column, int row) { copy(to, &b_map, column, row, landed); });
+                            [&](unsigned char* to, int column, int row) {
+                                copy_tile<(CLUSTER_M > 1)>(to, &b_map, column, row, landed, blocks);
+                            });
                     };
-                    if (part.is_split) {
-#pragma unroll
-                        for (int share = 0; share < CLUSTER_N; ++share) fetch_a(share, tensor_copy<false>);
-#pragma unroll
-                        for (int share = 0; share < CLUSTER_M; ++share) fetch_b(share, tensor_copy<false>);
-                    } else {
-                        fetch_a(rank_n, tensor_copy<(CLUSTER_N > 1)>);
-                        fetch_b(rank_m, tensor_copy<(CLUSTER_M > 1)>);
-                    }
+                    fetch_a(rank_n);
+                    fetch_b(rank_m);
+                    if (CLUSTER_N > 1 && part.is_alone) fetch_a(1 - rank_n);
+                    if (CLUSTER_M > 1 && part.is_alone) fetch_b(1 - rank_m);
                 }
             }
         }
@@ -132,13 +149,13 @@ __device__ __forceinline__ void multiply_and_split(
         float sum[BLOCK_N / 2];
         for (int i = cluster; i < parts; i += clusters) {
             const Part part = part_of(i);
-            // A stage of a part that is split is the block's own: all arrivals are at its own mbarrier.
+            // Alone, a stage is this block's only: all arrivals are at its own mbarrier.
             const auto release = [&](int stage) {
                 const int r = thread % WARPGROUP;
                 if constexpr (TILES == 1) {
                     if (r == 0) mbarrier_arrive(&empty[stage]);
                 } else {
-                    if (r < TILES) mbarrier_arrive_in_block(&empty[stage], part.is_split ? rank : r);
+                    if (r < TILES) mbarrier_arrive_in_block(&empty[stage], part.is_alone ? rank : first_of_group + r);
                 }
             };
             int before = 0;
@@ -172,13 +189,14 @@ __device__ __forceinline__ void multiply_and_split(
                 }
                 cluster_sync();
                 // This block adds the sums of its share of the columns.
-                constexpr int SHARE = QUADS / CLUSTER, AT_A_TIME = SHARE < 4 ? SHARE : SHARE % 4 == 0 ? 4 : 3;
+                constexpr int SHARE = QUADS / SPLIT, AT_A_TIME = SHARE < 4 ? SHARE : SHARE % 4 == 0 ? 4 : 3;
                 static_assert(SHARE % AT_A_TIME == 0);
 #pragma unroll 1
-                for (int first = rank * SHARE; first < (rank + 1) * SHARE; first += AT_A_TIME) {
+                for (int first = of_split * SHARE; first < (of_split + 1) * SHARE; first += AT_A_TIME) {
                     float4 total[AT_A_TIME];
 #pragma unroll
-                    for (int block = 0; block < CLUSTER; ++block) {
+                    for (int split = 0; split < SPLIT; ++split) {
+                        const int block = SPLITS_ALL ? split * TILES + of_group : split;
                         float4 more[AT_A_TIME];
 #pragma unroll
                         for (int q = 0; q < AT_A_TIME; ++q) {
@@ -186,7 +204,7 @@ __device__ __forceinline__ void multiply_and_split(
                         }
 #pragma unroll
                         for (int q = 0; q < AT_A_TIME; ++q) {
-                            total[q] = block == 0 ? more[q]
+                            total[q] = split == 0 ? more[q]
                                                   : make_float4(
                                                         total[q].x + more[q].x, total[q].y + more[q].y,
                                                         total[q].z + more[q].z, total[q].w + more[q].w);
