@@ -9,12 +9,15 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the sam
 * ``persistent``: persistent kernel, one program per multiprocessor (fp32: four), round-robin tile scheduling;
   TMA loads and stores
 * ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
-* ``skinny``: for at most 16 rows of a: programs split K, and the last one of a tile adds their sums
+* ``split_k``: the tile of the least predicted time: programs may split K of one tile, and the last adds their
+  sums; tiles of 128 rows as in ``gluon``
 
 Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
 
 from __future__ import annotations
+
+import functools
 
 import torch
 import triton
@@ -27,8 +30,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_product
-from compare.device import multiprocessors
+from compare.device import arch, capability, multiprocessors
 from compare.registry import implementation
+from compare.tiles import Machine, Tile, fastest
 from triton_impl.counts import check_counts, check_strides
 from triton_impl.tma import allocate_descriptors_on, for_tma
 
@@ -370,49 +374,6 @@ def matmul_gluon_kernel(
     )
 
 
-@triton.jit
-def matmul_skinny_kernel(
-    a_ptr, b_ptr, c_ptr, sums_ptr, tiles_done_ptr, M, N, K, part,
-    stride_am, stride_ak, stride_bk, stride_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
-    """Grid: SPLIT programs per BLOCK_N columns of c; each multiplies ``part`` terms of K.  M <= BLOCK_M.
-
-    Each program writes its sums, then increments tiles_done, which starts as 0.  The tile's last one adds
-    all sums, in order.  ``tl.dot`` pads a to BLOCK_M rows, its minimum.
-    """
-    tile, split = (tl.program_id(0) // SPLIT).to(tl.int64), tl.program_id(0) % SPLIT
-    m = tl.arange(0, BLOCK_M)[:, None]
-    column = tl.arange(0, BLOCK_N)[None, :]
-    n = tile * BLOCK_N + column
-    k = tl.arange(0, BLOCK_K)
-    begin = split.to(tl.int64) * part
-    a_ptrs = a_ptr + m * stride_am + (begin + k[None, :]) * stride_ak
-    b_ptrs = b_ptr + (begin + k[:, None]) * stride_bk + n * stride_bn
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    terms = min(K - begin, part)
-    for done in range(0, terms, BLOCK_K):
-        left = terms - done
-        a = tl.load(a_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
-        b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
-        total = tl.dot(a, b, total)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
-    c_ptrs, valid = c_ptr + m * N + n, (m < M) & (n < N)
-    if SPLIT == 1:
-        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
-    else:
-        SUMS: tl.constexpr = BLOCK_M * BLOCK_N
-        sums_ptrs = sums_ptr + tile * SPLIT * SUMS + m * BLOCK_N + column
-        tl.store(sums_ptrs + split * SUMS, total, mask=m < M)
-        tl.debug_barrier()  # a program that sees the count must see the sums
-        if tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1:
-            total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            for other in range(SPLIT):
-                total += tl.load(sums_ptrs + other * SUMS, mask=m < M, other=0.0, volatile=True)
-            tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
-
-
 @triton.jit(do_not_specialize=["M", "K", "part"])
 def matmul_split_k_kernel(
     a_desc, b_desc, c_ptr, sums_ptr, tiles_done_ptr, M, N, K, part,
@@ -571,13 +532,18 @@ def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> GluonDescrip
     return GluonDescriptor.from_tensor(x, block, SWIZZLED)
 
 
-@implementation("matmul", "triton.gluon", level="hopper", requires="sm_90a")
-def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    M, N, K, c = checked(a, b)
+def check_halves(a: torch.Tensor, M: int, N: int, K: int) -> None:
+    """Raises NotImplementedError for operands that are not multiplied by tensor cores from TMA's tiles."""
     if a.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
     if max(M, N, K) > MOST:
         raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+
+
+@implementation("matmul", "triton.gluon", level="hopper", requires="sm_90a")
+def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    check_halves(a, M, N, K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
     return by_gluon(a, b, c, BLOCK_N=256, STAGES=4)
@@ -600,64 +566,53 @@ def by_gluon(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_N: int, ST
     return c
 
 
+SPLIT_K_TILES = (
+    Tile(64, 64, 6, 1, 4, step_us=0.232, tile_us=5.31),
+    Tile(64, 128, 5, 1, 1, step_us=0.266, tile_us=0.31),
+    Tile(64, 128, 5, 1, 2, step_us=0.288, tile_us=7.07),
+    Tile(64, 256, 4, 1, 1, step_us=0.348, tile_us=1.10),
+    Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
+    Tile(128, 256, 4, 1, 1, step_us=0.641, tile_us=1.82),
+)
+"""With their times on an H200, as those of `H200`: `tools/tiles.py` fits them.  128 rows: ``gluon``'s kernel."""
+H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=2.6, OVERLAP=2.42)
+fastest_tile = functools.lru_cache(fastest)
+
+
 @implementation(
     "matmul",
-    "triton.skinny",
-    level="tensor_core",
-    algorithm="warps split K",
-    tunable={"BLOCK_N": (16, 32, 64, 128), "BLOCK_K": (64, 128, 256), "WARPS": (2, 4, 8), "STAGES": (2, 3, 4, 5)},
+    "triton.split_k",
+    level="hopper",
+    algorithm="a tile chosen by predicted time, its terms split where tiles are few",
+    requires="sm_90",
+    tunable={"TILE": range(len(SPLIT_K_TILES) + 1)},
 )
-def skinny(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    BLOCK_N: int = 32,
-    BLOCK_K: int = 128,
-    WARPS: int = 4,
-    STAGES: int = 5,
-) -> torch.Tensor:
+def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
+    """Without Gluon's units, on other architectures, the tile has 64 rows."""
     M, N, K, c = checked(a, b)
-    BLOCK_M = 16
-    if a.dtype is torch.float32:
-        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
-    if M > BLOCK_M:
-        raise NotImplementedError(f"M={M}: at most {BLOCK_M}; tiled takes more")
-    if c.numel() == 0:
-        return c
-    tiles, SPLIT = triton.cdiv(N, BLOCK_N), 1
-    wanted = 2 * multiprocessors(a.device)  # programs, if K is long enough
-    while SPLIT < 16 and tiles * SPLIT < wanted and SPLIT * 2 * BLOCK_K < K:
-        SPLIT *= 2
-    part = triton.cdiv(triton.cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
-    sums, tiles_done = None, None
-    if SPLIT > 1:
-        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
-        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
-    matmul_skinny_kernel[(tiles * SPLIT,)](
-        a, b, c, sums, tiles_done, M, N, K, part, *strides_of(a, b),
-        BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K, SPLIT=SPLIT, num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
-    return c
-
-
-def by_split_k(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_M: int, BLOCK_N: int, SPLIT: int, WARPS: int, STAGES: int
-) -> torch.Tensor:
-    """c, computed by split_k's kernel; K is not 0."""
-    (M, K), N = a.shape, b.shape[1]
-    (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
+    check_halves(a, M, N, K)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    (a, A_BY_ROWS, lda), (b, B_BY_ROWS, ldb) = matrix_for_tma(a), matrix_for_tma(b)
+    tiles = SPLIT_K_TILES if capability(arch(a.device) or "sm_0") == 90 else SPLIT_K_TILES[:-2]
+    tile = SPLIT_K_TILES[TILE - 1]
+    if TILE == 0:
+        tile = fastest_tile(tiles, M, N, K, (lda, ldb), multiprocessors(a.device), H200)
+    if tile.BLOCK_M == 128:
+        return by_gluon(a, b, c, tile.BLOCK_N, tile.STAGES)
+    BLOCK_M, BLOCK_N, STAGES, _, SPLIT, *_ = tile
     BLOCK_K = 64
     a_block, b_block = [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
     a_desc = TensorDescriptor.from_tensor(*((a, a_block) if A_BY_ROWS else (a.t(), a_block[::-1])))
     b_desc = TensorDescriptor.from_tensor(*((b, b_block) if B_BY_ROWS else (b.t(), b_block[::-1])))
-    tiles = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
+    tiles_c = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
     sums, tiles_done = None, None
     if SPLIT > 1:
-        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
-        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
+        sums = a.new_empty((tiles_c * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
+        tiles_done = a.new_zeros((tiles_c,), dtype=torch.int32)
     part = triton.cdiv(triton.cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
-    matmul_split_k_kernel[(tiles * SPLIT,)](
+    matmul_split_k_kernel[(tiles_c * SPLIT,)](
         a_desc, b_desc, c, sums, tiles_done, M, N, K, part, A_BY_ROWS, B_BY_ROWS,
-        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, num_warps=WARPS, num_stages=STAGES,
+        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, num_warps=4, num_stages=STAGES,
     )  # fmt: skip
     return c

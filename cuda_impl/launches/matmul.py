@@ -8,6 +8,7 @@ import torch
 
 from compare.arguments import check_product
 from compare.device import arch, capability, multiprocessors
+from compare.tiles import Machine, Tile, fastest
 from cuda_impl.launch import (
     HALVES,
     Argument,
@@ -22,7 +23,7 @@ from cuda_impl.launch import (
     variant,
     zeros,
 )
-from cuda_impl.layouts import aligned, check_tensor_cores, padded
+from cuda_impl.layouts import aligned, check_tensor_cores
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, matrix_map
 
 
@@ -433,62 +434,24 @@ def tma_store(a: Tensor, b: Tensor) -> Plan:
     return by_tma_store(TMA_STORE, a, b, c)
 
 
-SKINNY_M, SKINNY_N, SKINNY_WARPS = 16, 64, 8
-SKINNY = Kernel(
-    "matmul_skinny_kernel<{T}, {B_BY_ROWS}, 8, {CLUSTER}>", HALVES, B_BY_ROWS=BOOLS, CLUSTER=(1, 2, 4, 8)
+SPLIT_K_TILES = (
+    Tile(64, 64, 12, 1, 1, step_us=0.179, tile_us=0.03),
+    Tile(64, 64, 12, 1, 4, step_us=0.163, tile_us=1.95),
+    Tile(64, 128, 8, 1, 2, step_us=0.221, tile_us=2.97),
+    Tile(64, 128, 8, 2, 1, step_us=0.199, tile_us=0.37),
+    Tile(64, 256, 5, 1, 1, step_us=0.294, tile_us=0.71),
+    Tile(128, 64, 8, 1, 4, step_us=0.105, tile_us=3.72),
+    Tile(128, 128, 6, 1, 1, step_us=0.312, tile_us=0.53),
+    Tile(128, 128, 6, 2, 1, step_us=0.322, tile_us=0.61),
+    Tile(128, 192, 4, 1, 1, step_us=0.462, tile_us=1.08),
+    Tile(128, 256, 4, 2, 1, step_us=0.642, tile_us=1.89),
 )
-
-
-@variant("matmul", "skinny", kernels=[SKINNY], level="tensor_core", algorithm="warps split K")
-def skinny(a: Tensor, b: Tensor) -> Plan:
-    """For at most 16 rows of a: warps split K, and b goes straight into registers."""
-    M, N, K, c = checked(a, b)
-    check_tensor_cores(a)
-    if M > SKINNY_M:
-        raise NotImplementedError(f"M={M}: at most {SKINNY_M}; tensor_core takes more")
-    a = padded(a)
-    b, B_BY_ROWS, ldb = aligned(b)
-    tiles, name = ceil_div(N, SKINNY_N), arch(a.device)
-    CLUSTER = 1
-    if name is not None and capability(name) >= 90:  # two blocks per multiprocessor, if K is long enough
-        wanted = 2 * multiprocessors(a.device)
-        while CLUSTER < 8 and tiles * CLUSTER < wanted and CLUSTER * SKINNY_WARPS * 64 < K:
-            CLUSTER *= 2
-    part = ceil_div(ceil_div(K, CLUSTER * SKINNY_WARPS), 32) * 32  # terms of a warp
-    args = (a, b, c, *int32(M), *int64(N, K, a.stride(0), ldb, part))
-    run = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, CLUSTER=CLUSTER)
-    return Plan(c, Launch(run, CLUSTER * tiles, SKINNY_WARPS * 32, args, cluster=CLUSTER))
-
-
-class Tile(NamedTuple):
-    """Template arguments of split_k: a tile of c, stages of the ring, and the cluster."""
-
-    BLOCK_M: int
-    BLOCK_N: int
-    STAGES: int
-    CLUSTER_M: int = 1
-    CLUSTER_N: int = 1
-    CLUSTER: int = 1
-    """Blocks of a cluster: CLUSTER_M x CLUSTER_N, times those that split K of each of these tiles."""
-
-    def groups(self, M: int, N: int) -> int:
-        """Tiles of c, in groups of a cluster's."""
-        return ceil_div(M, self.CLUSTER_M * self.BLOCK_M) * ceil_div(N, self.CLUSTER_N * self.BLOCK_N)
-
-
-def whole_groups(tile: Tile, M: int, N: int, K: int, processors: int) -> int:
-    """How many groups of tiles are not split: all but the last wave's, if splitting these fills one wave."""
-    groups, together = tile.groups(M, N), tile.CLUSTER_M * tile.CLUSTER_N
-    if together < tile.CLUSTER:
-        return 0
-    clusters = max(processors // tile.CLUSTER, 1)
-    rest = groups % clusters
-    fits = 1 < tile.CLUSTER <= ceil_div(K, PIECE) and rest * together <= clusters
-    return groups - rest if fits else groups
+"""With their times on an H200, as those of `H200`: `tools/tiles.py` fits them."""
+H200 = Machine(LAUNCH_US=3.15, START_US=6.70, DRAM=3.68e6, L2=12.4e6, UNALIGNED=2.2, OVERLAP=2.58)
 
 
 def by_split_k(
-    run: Kernel, a: Tensor, b: Tensor, c: Tensor, tile: Tile, whole: int, more: tuple[Argument, ...] = ()
+    run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: int = 0, more: tuple[Argument, ...] = ()
 ) -> Plan:
     """A kernel that works as ``split_k``.
 
@@ -497,22 +460,47 @@ def by_split_k(
         a: the left operand; K is not 0.
         b: the right operand.
         c: the output. Its rows are 16-byte aligned.
-        tile: the template arguments.
-        whole: groups of tiles that are not split.
+        TILE: number of the tile, from 1; 0: of the least predicted time.
         more: arguments that the kernel takes after c.
     """
     (M, K), N = a.shape, b.shape[1]
-    of = operands(a, b)
-    BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER = tile
-    maps = (*maps_of(of, BLOCK_M // CLUSTER_N, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
-    clusters = tile.groups(M, N)
-    if CLUSTER_M * CLUSTER_N == CLUSTER:  # persistent
-        parts = whole + (clusters - whole) * CLUSTER
-        clusters = min(parts, max(multiprocessors(a.device) // CLUSTER, 1))
+    of, processors = operands(a, b), multiprocessors(a.device)
+    tile = SPLIT_K_TILES[TILE - 1]
+    if TILE == 0:
+        tile = fastest(SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors, H200)
+    BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, SPLIT, *_ = tile
+    if SPLIT > ceil_div(K, PIECE):
+        raise NotImplementedError(f"K={K}: SPLIT={SPLIT} needs at least {PIECE * (SPLIT - 1) + 1}")
+    maps = (*maps_of(of, BLOCK_M, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
+    cluster, clusters = CLUSTER_M * SPLIT, ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, BLOCK_N)
+    if SPLIT == 1:  # persistent
+        clusters = min(clusters, max(processors // cluster, 1))
     pieces = BLOCK_N // PIECE
-    places = 2 if pieces % 2 == 0 else pieces
+    places = 2 if pieces % 2 == 0 else pieces  # as in by_tma_store
     shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + BLOCK_M // 16 * places * 16 * PIECE * 2
-    instance = run(a.dtype, **of.layouts, TILE=tuple(tile))
-    args = (*maps, c, *more, *int32(M, N, K, whole))
+    instance = run(a.dtype, **of.layouts, TILE=tile[:5])
+    args = (*maps, c, *more, *int32(M, N, K))
     threads = (1 + BLOCK_M // PIECE) * WARPGROUP
-    return Plan(c, Launch(instance, clusters * CLUSTER, threads, args, shared_bytes, CLUSTER, overlap=True))
+    return Plan(c, Launch(instance, clusters * cluster, threads, args, shared_bytes, cluster, overlap=True))
+
+
+SPLIT_K = tma_kernel("matmul_split_k_kernel", TILE=[tile[:5] for tile in SPLIT_K_TILES])
+
+
+@variant(
+    "matmul",
+    "split_k",
+    kernels=[SPLIT_K, MULTICAST],
+    level="hopper",
+    algorithm="a tile chosen by predicted time, its terms split where tiles are few",
+    requires="sm_90a",
+    tunable={"TILE": range(len(SPLIT_K_TILES) + 1)},
+)
+def split_k(a: Tensor, b: Tensor, *, TILE: int = 0) -> Plan:
+    """The tile of the least predicted time; a cluster may split K.  Falls back to multicast as tma_store."""
+    *_, N, K, c = checked_for_tma(a, b)
+    if K == 0:
+        return Plan(c)
+    if N * a.element_size() % 16 != 0:
+        return multicast.plan(a, b)
+    return by_split_k(SPLIT_K, a, b, c, TILE)
