@@ -374,12 +374,16 @@ def matmul_gluon_kernel(
     )
 
 
+@triton.jit
+def no_epilogue(sums, n, N, bias_ptr, stride_bias):
+    return sums
+
+
 @triton.jit(do_not_specialize=["M", "K", "part"])
 def matmul_split_k_kernel(
-    a_desc, b_desc, c_ptr, sums_ptr, tiles_done_ptr, M, N, K, part,
-    A_BY_ROWS: tl.constexpr, B_BY_ROWS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT: tl.constexpr,
+    a_desc, b_desc, c_ptr, sums_ptr, tiles_done_ptr, bias_ptr, M, N, K, part, stride_bias,
+    A_BY_ROWS: tl.constexpr, B_BY_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """Grid: SPLIT programs per tile of c, in grouped order; each multiplies ``part`` terms of K.
 
@@ -396,20 +400,24 @@ def matmul_split_k_kernel(
         b = b_desc.load([k, n]) if B_BY_ROWS else b_desc.load([n, k]).T
         total = tl.dot(a, b, total)
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
-    c_ptrs = c_ptr + (m.to(tl.int64) + row) * N + n + column
-    valid = (row < M - m) & (column < N - n)
-    if SPLIT == 1:
-        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
-    else:
+    last = 0
+    if SPLIT > 1:
         SUMS: tl.constexpr = BLOCK_M * BLOCK_N
         sums_ptrs = sums_ptr + tile.to(tl.int64) * SPLIT * SUMS + row * BLOCK_N + column
         tl.store(sums_ptrs + split * SUMS, total)
         tl.debug_barrier()  # a program that sees the count must see the sums
-        if tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1:
+        last = SPLIT - 1
+        if tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == last:
+            split = last
             total = tl.load(sums_ptrs, volatile=True)
             for other in tl.static_range(1, SPLIT):
                 total += tl.load(sums_ptrs + other * SUMS, volatile=True)
-            tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=valid)
+        else:
+            split = 0
+    if split == last:
+        total = EPILOGUE(total, n + column, N, bias_ptr, stride_bias)
+        c_ptrs = c_ptr + (m.to(tl.int64) + row) * N + n + column
+        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(row < M - m) & (column < N - n))
 
 
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
@@ -579,6 +587,36 @@ H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=
 fastest_tile = functools.lru_cache(fastest)
 
 
+def by_split_k(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    tile: Tile,
+    epilogue: triton.JITFunction = no_epilogue,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """c, computed by split_k's kernel from operands for TMA; K is not 0."""
+    (M, K), N = a.shape, b.shape[1]
+    BLOCK_M, BLOCK_N, STAGES, _, SPLIT, *_ = tile
+    BLOCK_K = 64
+    A_BY_ROWS, B_BY_ROWS = a.stride(1) == 1, b.stride(1) == 1
+    a_block, b_block = [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
+    a_desc = TensorDescriptor.from_tensor(*((a, a_block) if A_BY_ROWS else (a.t(), a_block[::-1])))
+    b_desc = TensorDescriptor.from_tensor(*((b, b_block) if B_BY_ROWS else (b.t(), b_block[::-1])))
+    tiles = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
+    sums, tiles_done = None, None
+    if SPLIT > 1:
+        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
+        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
+    part = triton.cdiv(triton.cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
+    matmul_split_k_kernel[(tiles * SPLIT,)](
+        a_desc, b_desc, c, sums, tiles_done, bias, M, N, K, part, bias.stride(0) if bias is not None else 0,
+        A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, EPILOGUE=epilogue,
+        num_warps=4, num_stages=STAGES,
+    )  # fmt: skip
+    return c
+
+
 @implementation(
     "matmul",
     "triton.split_k",
@@ -588,31 +626,17 @@ fastest_tile = functools.lru_cache(fastest)
     tunable={"TILE": range(len(SPLIT_K_TILES) + 1)},
 )
 def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
-    """Without Gluon's units, on other architectures, the tile has 64 rows."""
+    """On other architectures, without Gluon's units, the tile has 64 rows."""
     M, N, K, c = checked(a, b)
     check_halves(a, M, N, K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    (a, A_BY_ROWS, lda), (b, B_BY_ROWS, ldb) = matrix_for_tma(a), matrix_for_tma(b)
-    tiles = SPLIT_K_TILES if capability(arch(a.device) or "sm_0") == 90 else SPLIT_K_TILES[:-2]
+    (a, _, lda), (b, _, ldb) = matrix_for_tma(a), matrix_for_tma(b)
+    name = arch(a.device)
+    tiles = SPLIT_K_TILES if name is not None and capability(name) == 90 else SPLIT_K_TILES[:-2]
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
         tile = fastest_tile(tiles, M, N, K, (lda, ldb), multiprocessors(a.device), H200)
     if tile.BLOCK_M == 128:
         return by_gluon(a, b, c, tile.BLOCK_N, tile.STAGES)
-    BLOCK_M, BLOCK_N, STAGES, _, SPLIT, *_ = tile
-    BLOCK_K = 64
-    a_block, b_block = [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
-    a_desc = TensorDescriptor.from_tensor(*((a, a_block) if A_BY_ROWS else (a.t(), a_block[::-1])))
-    b_desc = TensorDescriptor.from_tensor(*((b, b_block) if B_BY_ROWS else (b.t(), b_block[::-1])))
-    tiles_c = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
-    sums, tiles_done = None, None
-    if SPLIT > 1:
-        sums = a.new_empty((tiles_c * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
-        tiles_done = a.new_zeros((tiles_c,), dtype=torch.int32)
-    part = triton.cdiv(triton.cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
-    matmul_split_k_kernel[(tiles_c * SPLIT,)](
-        a_desc, b_desc, c, sums, tiles_done, M, N, K, part, A_BY_ROWS, B_BY_ROWS,
-        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, num_warps=4, num_stages=STAGES,
-    )  # fmt: skip
-    return c
+    return by_split_k(a, b, c, tile)

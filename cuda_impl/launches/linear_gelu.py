@@ -6,9 +6,9 @@ from compare.arguments import check_linear
 from cuda_impl.launch import HALVES, Kernel, Launch, Plan, Tensor, ceil_div, empty, int64, variant
 from cuda_impl.launches.matmul import (
     LAYOUTS,
-    TILES,
+    SPLIT_K_TILES,
     Product,
-    by_tma_store,
+    by_split_k,
     check_sizes,
     operands,
     tma_kernel,
@@ -67,7 +67,7 @@ def unfused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     return Plan(y, *product.launches, epilogue)
 
 
-FUSED = tma_kernel("linear_gelu_fused_kernel", "linear_gelu", TILE=TILES)
+FUSED = tma_kernel("linear_gelu_fused_kernel", "linear_gelu", TILE=[tile[:5] for tile in SPLIT_K_TILES])
 
 
 @variant(
@@ -79,7 +79,7 @@ FUSED = tma_kernel("linear_gelu_fused_kernel", "linear_gelu", TILE=TILES)
     requires="sm_90a",
 )
 def fused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
-    """matmul's tma_store with bias and GELU as its epilogue, in registers.
+    """matmul's split_k with bias and GELU as its epilogue, in registers.
 
     Falls back to tensor_core where TMA cannot be used: rows of y that are not 16-byte aligned, or K = 0.
     """
@@ -87,4 +87,4 @@ def fused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     check_sizes(M, N, K)
     if K == 0 or N % vector(x) != 0:
         return tensor_core.plan(x, w, bias)
-    return by_tma_store(FUSED, x, w, y, (packed(bias),))
+    return by_split_k(FUSED, x, w, y, more=(packed(bias),))
