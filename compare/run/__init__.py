@@ -42,8 +42,8 @@ user's file for its first: what no compiler takes is wrong, though a CPU may run
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     """Which cases are run, and what for.
 
-    Without a GPU smoke cases are checked, and small cases that were named.  A sweep asks for the op's whole
-    list: its times are replayed, as to interpret all of it takes hours.
+    Without a GPU smoke cases are checked, and small cases that were named.  A sweep asks for one of the op's
+    whole lists: its times are replayed, as to interpret all of it takes hours.
     """
     cases = list(options.cases) or [op.cases.default]
     inspected = cases if len(cases) <= _INSPECT else [case for case in cases if case == op.cases.default]
@@ -54,8 +54,12 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     steps = [Step(case, True, case in inspected) for case in cases]
     if device_type == "cuda":
         return steps
-    smoke, swept = op.cases.smoke, {op.cases.default, *op.cases.sweep}
-    named = [case for case in options.cases if not (swept <= set(cases) and case in swept)]
+    smoke, lists = (
+        op.cases.smoke,
+        [{op.cases.default, *each} for each in (op.cases.sweep, op.cases.shapes) if each],
+    )
+    swept = set[Case]().union(*(each for each in lists if each <= set(cases)))
+    named = [case for case in options.cases if case not in swept]
     checked = {*smoke, *(case for case in named if op.interpretable(case))}
     steps = [replace(step, check=step.case in checked) for step in steps]
     if named and all(step.check for step in steps):
