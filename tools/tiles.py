@@ -52,7 +52,7 @@ def sizes_of(path: Path, way: str) -> list[Size]:
 
 
 def fit(sizes: Sequence[Size], current: Constants) -> Constants:
-    """Least squares of logarithms; a tile counts the less, the slower it is than the best of its size."""
+    """Least squares of logarithms, near ``current``; a tile counts the less, the slower it is than the best."""
     measured = [(args, tile, us) for args, _, times in sizes for tile, us in times.items()]
     weights = np.exp([(1 - us / min(times.values())) / 0.3 for *_, times in sizes for us in times.values()])
 
@@ -65,7 +65,7 @@ def fit(sizes: Sequence[Size], current: Constants) -> Constants:
     def errors(logs: np.ndarray) -> np.ndarray:
         machine, tiles = scaled(logs)
         ratios = [predicted_us(tiles[tile], *args, machine) / us for args, tile, us in measured]
-        return np.array([*weights * np.log(ratios), *0.01 * logs])
+        return np.array([*weights * np.log(ratios), *0.1 * logs])
 
     start = np.zeros(len(current[0]) + 2 * len(current[1]))
     return scaled(least_squares(errors, start, loss="soft_l1", f_scale=0.05, max_nfev=40).x)
