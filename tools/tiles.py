@@ -52,7 +52,7 @@ def sizes_of(path: Path, way: str) -> list[Size]:
 
 
 def fit(sizes: Sequence[Size], current: Constants) -> Constants:
-    """Least squares of logarithms, near ``current``; a tile counts the less, the slower it is than the best."""
+    """Least squares of logarithms, near ``current``; tiles much slower than the best hardly count."""
     measured = [(args, tile, us) for args, _, times in sizes for tile, us in times.items()]
     weights = np.exp([(1 - us / min(times.values())) / 0.3 for *_, times in sizes for us in times.values()])
 
@@ -64,7 +64,7 @@ def fit(sizes: Sequence[Size], current: Constants) -> Constants:
 
     def errors(logs: np.ndarray) -> np.ndarray:
         machine, tiles = scaled(logs)
-        ratios = [predicted_us(tiles[tile], *args, machine) / us for args, tile, us in measured]
+        ratios = [predicted_us(machine, tiles[tile], *args) / us for args, tile, us in measured]
         return np.array([*weights * np.log(ratios), *0.1 * logs])
 
     start = np.zeros(len(current[0]) + 2 * len(current[1]))
@@ -79,7 +79,7 @@ def main(path: str) -> None:
         for name, by in {"best tile": None, "as in the source": current, "new": new}.items():
             speedups = []
             for args, baseline_us, us in sizes:
-                predicted = us if by is None else {i: predicted_us(by[1][i], *args, by[0]) for i in us}
+                predicted = us if by is None else {i: predicted_us(by[0], by[1][i], *args) for i in us}
                 speedups.append(baseline_us / us[min(us, key=predicted.__getitem__)])
             below, mean = sum(each < 0.95 for each in speedups), np.exp(np.mean(np.log(speedups)))
             print(

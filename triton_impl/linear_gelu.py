@@ -221,7 +221,7 @@ def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     if K == 0:
         return tensor_core(x, w, bias)  # TMA does not take an empty matrix
     (x, w), strides, by_rows = operands(x, w)
-    chosen = fastest_tile(TILES, M, N, K, strides, multiprocessors(x.device), H200)
+    chosen = fastest_tile(H200, TILES, M, N, K, strides, multiprocessors(x.device))
     if chosen.BLOCK_M < 128:
         return by_split_k(x, w, y, chosen, bias_gelu, bias)
     programs, tile = persistent_launch(x, w, M, N)

@@ -582,7 +582,7 @@ SPLIT_K_TILES = (
     Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
     Tile(128, 256, 4, 1, 1, step_us=0.641, tile_us=1.82),
 )
-"""With their times on an H200, as those of `H200`: `tools/tiles.py` fits them.  128 rows: ``gluon``'s kernel."""
+"""With their times on an H200, as those of `H200`: `tools/tiles.py` fits them.  Of 128 rows: by Gluon."""
 H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=2.6, OVERLAP=2.42)
 fastest_tile = functools.lru_cache(fastest)
 
@@ -636,7 +636,7 @@ def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
     tiles = SPLIT_K_TILES if name is not None and capability(name) == 90 else SPLIT_K_TILES[:-2]
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
-        tile = fastest_tile(tiles, M, N, K, (lda, ldb), multiprocessors(a.device), H200)
+        tile = fastest_tile(H200, tiles, M, N, K, (lda, ldb), multiprocessors(a.device))
     if tile.BLOCK_M == 128:
         return by_gluon(a, b, c, tile.BLOCK_N, tile.STAGES)
     return by_split_k(a, b, c, tile)

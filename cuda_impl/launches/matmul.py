@@ -467,9 +467,9 @@ def by_split_k(
     of, processors = operands(a, b), multiprocessors(a.device)
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
-        tile = fastest(SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors, H200)
+        tile = fastest(H200, SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors)
     BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, SPLIT, *_ = tile
-    if SPLIT > ceil_div(K, PIECE):
+    if ceil_div(K, PIECE) < SPLIT:
         raise NotImplementedError(f"K={K}: SPLIT={SPLIT} needs at least {PIECE * (SPLIT - 1) + 1}")
     maps = (*maps_of(of, BLOCK_M, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
     cluster, clusters = CLUSTER_M * SPLIT, ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, BLOCK_N)

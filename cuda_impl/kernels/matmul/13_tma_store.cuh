@@ -30,8 +30,8 @@ __device__ __forceinline__ void tensor_copy(
 // 16 bytes of row l % 16, in the column group of l / 16, swizzled as c_map expects.
 template <typename T, int BUFFERS, int COUNT, typename Columns, typename Epilogue>
 __device__ __forceinline__ void store_by_tma(
-    const TensorMap& c_map, unsigned char* c_warp, const float (&sum)[COUNT], const Columns& of_columns, int m,
-    int n, const Epilogue& epilogue) {
+    const TensorMap& c_map, unsigned char* c_warp, const float (&sum)[COUNT], const Columns& of_columns,
+    int m, int n, const Epilogue& epilogue) {
     const int lane = threadIdx.x % WARP, row = lane % 16, first = lane / 16;
 #pragma unroll
     for (int piece = 0; piece < COUNT / (PIECE / 2); ++piece) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void multiply_and_tma_store(
     constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
     constexpr int A_ROWS = BLOCK_M / CLUSTER_N, B_COLUMNS = BLOCK_N / CLUSTER_M;
     constexpr int BUFFERS = C_BUFFERS<BLOCK_N>;
-    constexpr bool MANY_SUMS = BLOCK_N > 64;    // 64 need no more than an equal share: 65536 / 384 registers
+    constexpr bool MANY_SUMS = BLOCK_N > 64;  // 64 need no more than an equal share: 65536 / 384 registers
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];

@@ -1,18 +1,17 @@
 // matmul, level 14, split_k. Change: a tile of c has 64 or 128 rows, and where there are fewer tiles than
 // multiprocessors the blocks of a cluster divide the terms of one tile among them (split K). For M = 64,
 // N = 1280, K = 8192 tma_store has 20 tiles, so 112 of 132 multiprocessors idle, and one has 128 steps of 64
-// terms. Four blocks per tile of 64 x 64 have 32 steps each on 80 multiprocessors: 15 us instead of 26.
+// terms. Four blocks per tile of 64 x 64 have 32 steps each on 80 multiprocessors: 15 us, not 26 (H200).
 //
 //   cluster of 4, a tile of c split by 4:      then block r adds columns of all four sums, and stores them:
-//            64 terms a step, K / 64 steps               BLOCK_N columns of c
+//            K / 64 steps of 64 terms                   BLOCK_N columns of c
 //           +--------+--------+--------+--------+      +-----+-----+-----+-----+
 //   a[m, :] | block0 | block1 | block2 | block3 |      |  0  |  1  |  2  |  3  |  c[m : m + BLOCK_M, n : ]
 //           +--------+--------+--------+--------+      +-----+-----+-----+-----+
 //
-// The sums are in the shared memory of their block, where the tiles of a and b were; the others read them
-// there (distributed shared memory), in the order of their ranks: the result does not depend on which block
-// is first. Not split, tiles are assigned to persistent clusters, as in tma_store. Which tile and cluster are
-// fastest depends on M, N and K: a model of their times chooses (compare/tiles.py).
+// The sums are in the shared memory of their block, where tiles of a and b were (distributed shared memory),
+// and are added in the order of the ranks: the result does not depend on which block is first. Not split,
+// tiles are assigned to persistent clusters. The tile is that of the least predicted time: compare/tiles.py.
 #pragma once
 
 #include "common.cuh"
@@ -20,7 +19,7 @@
 
 #if HAS_WGMMA
 
-// Barrier of the cluster that orders earlier writes to shared memory before reads by its other blocks.
+// Barrier that orders earlier writes to shared memory before reads by the cluster's other blocks.
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     cluster_wait();
@@ -79,15 +78,14 @@ __device__ __forceinline__ void multiply_and_split(
     constexpr int CLUSTER = CLUSTER_M * SPLIT, BLOCK_K = PIECE, GROUP_M = 8;
     constexpr int THREADS = BLOCK_M / PIECE * WARPGROUP;  // of consumers
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
-    constexpr int B_COLUMNS = BLOCK_N / CLUSTER_M;  // of a TMA load
-    constexpr int BUFFERS = C_BUFFERS<BLOCK_N>;
+    constexpr int B_COLUMNS = BLOCK_N / CLUSTER_M, BUFFERS = C_BUFFERS<BLOCK_N>;  // of a TMA load; of a warp
     constexpr bool MANY_SUMS = BLOCK_M > PIECE && BLOCK_N > 64;
     static_assert(BLOCK_M * BLOCK_N * 4 <= STAGES * BYTES);  // sums of a tile
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
-    const int rank = CLUSTER > 1 ? cluster_block_rank() : 0;
-    const int rank_m = CLUSTER_M > 1 ? rank : 0, rank_k = SPLIT > 1 ? rank : 0;
+    const int rank_m = CLUSTER_M > 1 ? cluster_block_rank() : 0,
+              rank_k = SPLIT > 1 ? cluster_block_rank() : 0;
     const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);
     const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
     const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
@@ -143,12 +141,9 @@ __device__ __forceinline__ void multiply_and_split(
         const int thread = threadIdx.x - WARPGROUP, consumer = warpgroup - 1;
         const int warp = thread / WARP, lane = thread % WARP;
         const auto release = [&](int stage) {
-            const int r = thread % WARPGROUP;
-            if constexpr (CLUSTER_M == 1) {
-                if (r == 0) mbarrier_arrive(&empty[stage]);
-            } else {
-                if (r < CLUSTER_M) mbarrier_arrive_in_block(&empty[stage], r);
-            }
+            const int r = thread % WARPGROUP;  // arrives at the mbarrier of this block of the cluster
+            if (CLUSTER_M == 1 && r == 0) mbarrier_arrive(&empty[stage]);
+            if (CLUSTER_M > 1 && r < CLUSTER_M) mbarrier_arrive_in_block(&empty[stage], r);
         };
         unsigned char* const c_warp = tiles + STAGES * BYTES + warp * BUFFERS * C_WARP_BYTES;
         float sum[BLOCK_N / 2];
