@@ -582,7 +582,7 @@ SPLIT_K_TILES = (
     Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
     Tile(128, 256, 4, 1, 1, step_us=0.641, tile_us=1.82),
 )
-"""With their times on an H200, as those of `H200`: `tools/tiles.py` fits them.  Of 128 rows: by Gluon."""
+"""With their times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Of 128 rows: by Gluon."""
 H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=2.6, OVERLAP=2.42)
 fastest_tile = functools.lru_cache(fastest)
 

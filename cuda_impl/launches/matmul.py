@@ -446,7 +446,7 @@ SPLIT_K_TILES = (
     Tile(128, 192, 4, 1, 1, step_us=0.473, tile_us=0.88),
     Tile(128, 256, 4, 2, 1, step_us=0.653, tile_us=1.39),
 )
-"""With their times on an H200, as those of `H200`: `tools/tiles.py` fits them."""
+"""With their times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them."""
 H200 = Machine(LAUNCH_US=3.26, START_US=6.56, DRAM=3.64e6, L2=12.6e6, UNALIGNED=2.23, OVERLAP=2.62)
 
 

@@ -3,11 +3,10 @@
 // N = 1280, K = 8192 tma_store has 20 tiles, so 112 of 132 multiprocessors idle, and one has 128 steps of 64
 // terms. Four blocks per tile of 64 x 64 have 32 steps each on 80 multiprocessors: 15 us, not 26 (H200).
 //
-//   cluster of 4, a tile of c split by 4:      then block r adds columns of all four sums, and stores them:
-//            K / 64 steps of 64 terms                   BLOCK_N columns of c
-//           +--------+--------+--------+--------+      +-----+-----+-----+-----+
-//   a[m, :] | block0 | block1 | block2 | block3 |      |  0  |  1  |  2  |  3  |  c[m : m + BLOCK_M, n : ]
-//           +--------+--------+--------+--------+      +-----+-----+-----+-----+
+// In a cluster of 4, block r multiplies a quarter of the K / 64 steps. Then it adds a quarter of the BLOCK_N
+// columns of all four sums, and stores them:
+//
+//   a[m:, :] |  0  |  1  |  2  |  3  | x b[:, n:]    c[m:, n:] |  0  |  1  |  2  |  3  |
 //
 // The sums are in the shared memory of their block, where tiles of a and b were (distributed shared memory),
 // and are added in the order of the ranks: the result does not depend on which block is first. Not split,

@@ -1,4 +1,4 @@
-"""Constants of matmul's tiles, fitted to a run: `tools.tiles`."""
+"""Constants of matmul's tiles, fitted to a run: `tools.docs.tiles`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import made_up
 from compare.records import archive
 from compare.tiles import predicted_us
-from tools import tiles
+from tools.docs import tiles
 
 SIZES = [(m, n, k) for m in (1, 128, 512, 2048) for n, k in ((4096, 4096), (1280, 8192), (768, 3072))]
 

@@ -1,7 +1,7 @@
 """The constants of matmul's tiles, fitted to a run on a GPU, and how far the choice is from the best tile.
 
     python -m compare matmul --sweep shapes --only '*.split_k' --tune TILE --json tiles.json
-    python -m tools.tiles tiles.json
+    python -m tools.docs.tiles tiles.json
 
 Prints new constants for both ways, and speedups vs torch.eager of several choices of tiles.
 """
