@@ -8,8 +8,8 @@ to start and before one to store; with more tiles than multiprocessors it does s
     memory  = START_US + bytes of a, b and c / DRAM
     time    = (compute, memory), the norm of power OVERLAP: the two overlap, but not wholly
 
-The constants of each way stand beside its kernels.  They are for one card (NVIDIA H200): `tools/docs/tiles.py`
-fits them to a run with ``--tune TILE`` on another card, and says how far the choice is from the best tile.
+The constants of each way stand beside its kernels, for one card (NVIDIA H200): `tools/docs/tiles.py` fits them
+to a run with ``--tune TILE`` on another card, and says how far the choice is from the best tile.
 """
 
 from __future__ import annotations

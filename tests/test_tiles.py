@@ -41,7 +41,8 @@ def test_a_prediction_is_steps_and_waves_or_else_bytes() -> None:
     lines = (1024, 1024)
     # 1 tile of 16 steps; 133 tiles are two waves; a pair of blocks halves the steps.
     assert predicted_us(machine, tile, 128, 128, 1024, lines, 132) == pytest.approx(4 + 16 + 3, rel=0.01)
-    assert predicted_us(machine, tile, 128, 133 * 128, 1024, lines, 132) == pytest.approx(4 + 2 * (16 + 3), rel=0.01)
+    two_waves = predicted_us(machine, tile, 128, 133 * 128, 1024, lines, 132)
+    assert two_waves == pytest.approx(4 + 2 * (16 + 3), rel=0.01)
     assert predicted_us(machine, split, 128, 128, 1024, lines, 132) == pytest.approx(4 + 8 + 3, rel=0.01)
     # 2 bytes of 64 K + 128 K elements, at 1e6 bytes per microsecond.
     fast = tile._replace(step_us=0.0, tile_us=0.0)

@@ -400,21 +400,18 @@ def matmul_split_k_kernel(
         b = b_desc.load([k, n]) if B_BY_ROWS else b_desc.load([n, k]).T
         total = tl.dot(a, b, total)
     row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
-    last = 0
+    is_last = True
     if SPLIT > 1:
         SUMS: tl.constexpr = BLOCK_M * BLOCK_N
         sums_ptrs = sums_ptr + tile.to(tl.int64) * SPLIT * SUMS + row * BLOCK_N + column
         tl.store(sums_ptrs + split * SUMS, total)
         tl.debug_barrier()  # a program that sees the count must see the sums
-        last = SPLIT - 1
-        if tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == last:
-            split = last
+        is_last = tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1
+        if is_last:
             total = tl.load(sums_ptrs, volatile=True)
             for other in tl.static_range(1, SPLIT):
                 total += tl.load(sums_ptrs + other * SUMS, volatile=True)
-        else:
-            split = 0
-    if split == last:
+    if is_last:
         total = EPILOGUE(total, n + column, N, bias_ptr, stride_bias)
         c_ptrs = c_ptr + (m.to(tl.int64) + row) * N + n + column
         tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(row < M - m) & (column < N - n))
@@ -582,7 +579,7 @@ SPLIT_K_TILES = (
     Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
     Tile(128, 256, 4, 1, 1, step_us=0.641, tile_us=1.82),
 )
-"""With their times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Of 128 rows: by Gluon."""
+"""With times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Of 128 rows: by Gluon."""
 H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=2.6, OVERLAP=2.42)
 fastest_tile = functools.lru_cache(fastest)
 
