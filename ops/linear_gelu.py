@@ -118,6 +118,7 @@ CASES = Cases(
         case("fp16", fill="huge", M=40, N=36, K=48),
         # Larger than a GPU's tiles but no multiple of them: kernels are chosen by size.
         *(case("bf16", layout, M=1500, N=1528, K=200) for layout in ("contiguous", "transposed")),
+        case("bf16", M=250, N=1016, K=72),  # the largest tile also on four multiprocessors, the CPU's
         # More than 2^31 elements in x, in w and in y.
         case("bf16", M=65537, N=48, K=32768),
         case("bf16", M=48, N=65537, K=32768),

@@ -79,6 +79,27 @@ def cube(dtype: str, size: int, layout: str = "contiguous") -> Case:
     return case(dtype, layout, M=size, N=size, K=size)
 
 
+# N and K of the products in layers of transformers: queries, keys and values (qkv), output, up, down.
+_GPT2 = ((2304, 768), (768, 768), (3072, 768), (768, 3072))
+_LLAMA_8B = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+_LLAMA_13B = ((15360, 5120), (5120, 5120))
+_LLAMA_70B = ((8192, 8192), (8192, 28672), (1280, 8192), (7168, 2048))  # the last two: on 8 GPUs
+_LAYERS = {
+    1: (_GPT2[0], _GPT2[3], _LLAMA_8B[0], _LLAMA_8B[3], _LLAMA_13B[1], _LLAMA_70B[0]),
+    16: (_GPT2[3], _LLAMA_8B[1], *_LLAMA_70B),
+    64: (_GPT2[2], _LLAMA_8B[0], _LLAMA_70B[2]),
+    128: (_GPT2[3], _LLAMA_8B[1], _LLAMA_8B[2], _LLAMA_70B[2]),
+    512: (_GPT2[0], _GPT2[2], _LLAMA_8B[1], _LLAMA_13B[1], _LLAMA_70B[3]),
+    2048: (_GPT2[1], _GPT2[2], _LLAMA_8B[0], _LLAMA_8B[3], _LLAMA_13B[0], _LLAMA_13B[1]),
+    8192: (_GPT2[0], _LLAMA_8B[1], _LLAMA_70B[2], _LLAMA_70B[3]),
+}
+# Others: cubes, sizes that are no multiples of a tile, and rows that do not start on 16 bytes.
+_OTHERS = (
+    *((size, size, size) for size in (1000, 1024, 2048, 4096, 8192)),
+    *((3000, 5000, 2056), (777, 4096, 4096), (300, 1304, 5000), (5000, 200, 3000)),
+    *((4095, 4097, 4099), (4096, 4096, 1001), (2048, 50257, 768)),
+)
+
 CASES = Cases(
     default=cube("bf16", 4096),
     smoke=(
@@ -100,6 +121,7 @@ CASES = Cases(
         case("fp16", fill="huge", M=40, N=36, K=48),
         # Larger than a GPU's tiles but no multiple of them: kernels are chosen by size.
         *(case("bf16", layout, M=1500, N=1528, K=200) for layout in ("contiguous", "transposed")),
+        case("bf16", M=5, N=24, K=2600),  # few tiles with many terms, which kernels split
         # More than 2^31 elements in a, in b and in c.
         case("bf16", M=65537, N=48, K=32768),
         case("bf16", M=48, N=65537, K=32768),
@@ -112,6 +134,10 @@ CASES = Cases(
         *(cube("bf16", 4096, layout) for layout in ("b_transposed", "misaligned")),
         cube("fp16", 8192),
         *(cube("fp32", size) for size in (1024, 4096)),
+    ),
+    shapes=(
+        *(case("bf16", M=m, N=n, K=k) for m, layers in _LAYERS.items() for n, k in layers),
+        *(case("bf16", M=m, N=n, K=k) for m, n, k in _OTHERS),
     ),
 )
 

@@ -514,13 +514,14 @@ def test_without_a_gpu_smoke_cases_are_checked_and_the_default_is_looked_at(op: 
 
 @every_op
 def test_a_sweep_checks_all_on_a_gpu_and_without_one_smoke_cases_and_replays_the_rest(op: Op) -> None:
-    swept = tuple(dict.fromkeys((op.cases.default, *op.cases.sweep)))
-    steps = running.plan(op, Options(cases=swept), "cuda")
-    assert all(step.check for step in steps)
-    assert [step.case for step in steps if step.inspect] == [op.cases.default]
-    steps = running.plan(op, Options(cases=swept), "cpu")
-    assert {step.case for step in steps if step.check} == set(op.cases.smoke)
-    assert [step.case for step in steps if step.case in swept] == list(swept)
+    for listed in (op.cases.sweep, op.cases.shapes):
+        swept = tuple(dict.fromkeys((op.cases.default, *(listed or op.cases.sweep))))
+        steps = running.plan(op, Options(cases=swept), "cuda")
+        assert all(step.check for step in steps)
+        assert [step.case for step in steps if step.inspect] == [op.cases.default]
+        steps = running.plan(op, Options(cases=swept), "cpu")
+        assert {step.case for step in steps if step.check} == set(op.cases.smoke)
+        assert [step.case for step in steps if step.case in swept] == list(swept)
 
 
 def test_a_small_case_is_checked_where_it_is_a_large_one_is_not() -> None:

@@ -4,7 +4,8 @@ Variants, with the same names as in ``cuda_impl/kernels/linear_gelu.cuh``:
 
 * ``tensor_core``: matmul's ``grouped`` kernel with bias and GELU as its epilogue, in registers
 * ``unfused``: matmul's ``persistent`` kernel, then a kernel that reads and writes all of y again
-* ``fused``: the persistent kernel with bias and GELU as its epilogue, in registers
+* ``fused``: the persistent kernel with bias and GELU as its epilogue, in registers, or for small sizes
+  matmul's ``split_k`` kernel, whichever has the least predicted time
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from compare.arguments import check_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, check_strides, grid_1d
-from triton_impl.matmul import grouped_tile, matmul_persistent_kernel, matrix_for_tma
+from triton_impl.matmul import (
+    H200,
+    SPLIT_K_TILES,
+    by_split_k,
+    fastest_tile,
+    grouped_tile,
+    matmul_persistent_kernel,
+    matrix_for_tma,
+)
 from triton_impl.tma import allocate_descriptors_on, check_coordinates
 
 LINEAR = tl.constexpr(-2.302208198)
@@ -29,6 +38,13 @@ CUBIC = tl.constexpr(-2.302208198 * 0.044715)
 def gelu(v):
     """``v / 2 * (1 + tanh(u))``, ``u = (2 / pi)^(1/2) * (v + 0.044715 * v^3)``, as ``v / (1 + e^(-2u))``."""
     return v / (1.0 + tl.exp2(v * (CUBIC * (v * v) + LINEAR)))
+
+
+@triton.jit
+def bias_gelu(sums, n, N, bias_ptr, stride_bias):
+    """An epilogue, in place of matmul's ``no_epilogue``; ``n``: the columns."""
+    bias = tl.load(bias_ptr + n.to(tl.int64) * stride_bias, mask=n < N, other=0.0).to(tl.float32)
+    return gelu(sums + bias)
 
 
 @triton.jit
@@ -188,6 +204,10 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
     return y
 
 
+TILES = tuple(tile for tile in SPLIT_K_TILES if tile.BLOCK_M < 128 or tile.BLOCK_N == 256)
+"""Of split_k's kernel, and that of `persistent_launch`."""
+
+
 @implementation(
     "linear_gelu",
     "triton.fused",
@@ -202,6 +222,9 @@ def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     if K == 0:
         return tensor_core(x, w, bias)  # TMA does not take an empty matrix
     (x, w), strides, by_rows = operands(x, w)
+    chosen = fastest_tile(H200, TILES, M, N, K, strides, multiprocessors(x.device))
+    if chosen.BLOCK_M < 128:
+        return by_split_k(x, w, y, chosen, bias_gelu, bias)
     programs, tile = persistent_launch(x, w, M, N)
     Y_ALIGNED = N * y.element_size() % 16 == 0
     linear_gelu_fused_kernel[(programs,)](

@@ -9,11 +9,15 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the sam
 * ``persistent``: persistent kernel, one program per multiprocessor (fp32: four), round-robin tile scheduling;
   TMA loads and stores
 * ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
+* ``split_k``: the tile of the least predicted time: programs may split K of one tile, and the last adds their
+  sums; tiles of 128 rows as in ``gluon``
 
 Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
 
 from __future__ import annotations
+
+import functools
 
 import torch
 import triton
@@ -22,11 +26,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_product
-from compare.device import multiprocessors
+from compare.device import arch, capability, multiprocessors
 from compare.registry import implementation
+from compare.tiles import Machine, Tile, fastest
 from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
@@ -303,8 +309,9 @@ def consume_gluon(
         total = hopper.warpgroup_mma_wait(0, [total])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        left, right = halves(total)
-        pieces = halves(left) + halves(right)
+        pieces = halves(total)
+        if BLOCK_N == 4 * PIECE:
+            pieces = halves(pieces[0]) + halves(pieces[1])
         for i in gl.static_range(BLOCK_N // PIECE):
             piece = pieces[i].to(c_ptr.dtype.element_ty)
             if C_ALIGNED:
@@ -365,6 +372,49 @@ def matmul_gluon_kernel(
         worker_num_warps=[4, 1],
         worker_num_regs=[240, 24],
     )
+
+
+@triton.jit
+def no_epilogue(sums, n, N, bias_ptr, stride_bias):
+    return sums
+
+
+@triton.jit(do_not_specialize=["M", "K", "part"])
+def matmul_split_k_kernel(
+    a_desc, b_desc, c_ptr, sums_ptr, tiles_done_ptr, bias_ptr, M, N, K, part, stride_bias,
+    A_BY_ROWS: tl.constexpr, B_BY_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT: tl.constexpr, EPILOGUE: tl.constexpr,
+):  # fmt: skip
+    """Grid: SPLIT programs per tile of c, in grouped order; each multiplies ``part`` terms of K.
+
+    Each program of a tile writes its sums, then increments tiles_done, which starts as 0.  The last one adds
+    all sums, in order: the result does not depend on which it is.
+    """
+    tile, split = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT
+    tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+    begin = split * part
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in range(begin, min(K, begin + part), BLOCK_K):
+        a = a_desc.load([m, k]) if A_BY_ROWS else a_desc.load([k, m]).T
+        b = b_desc.load([k, n]) if B_BY_ROWS else b_desc.load([n, k]).T
+        total = tl.dot(a, b, total)
+    row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
+    is_last = True
+    if SPLIT > 1:
+        SUMS: tl.constexpr = BLOCK_M * BLOCK_N
+        sums_ptrs = sums_ptr + tile.to(tl.int64) * SPLIT * SUMS + row * BLOCK_N + column
+        tl.store(sums_ptrs + split * SUMS, total)
+        tl.debug_barrier()  # a program that sees the count must see the sums
+        is_last = tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1
+        if is_last:
+            total = tl.load(sums_ptrs, volatile=True)
+            for other in tl.static_range(1, SPLIT):
+                total += tl.load(sums_ptrs + other * SUMS, volatile=True)
+    if is_last:
+        total = EPILOGUE(total, n + column, N, bias_ptr, stride_bias)
+        c_ptrs = c_ptr + (m.to(tl.int64) + row) * N + n + column
+        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(row < M - m) & (column < N - n))
 
 
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
@@ -479,23 +529,34 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
 
-def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescriptor:
+def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> GluonDescriptor:
     """The TMA descriptor of ``x``, or of its transpose if it is column-major."""
     if not by_rows:
         x, block = x.t(), block[::-1]
-    return TensorDescriptor.from_tensor(x, block, SWIZZLED)
+    return GluonDescriptor.from_tensor(x, block, SWIZZLED)
+
+
+def check_halves(a: torch.Tensor, M: int, N: int, K: int) -> None:
+    """Raises NotImplementedError for operands that are not multiplied by tensor cores from TMA's tiles."""
+    if a.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    check_coordinates(M=M, N=N, K=K)
 
 
 @implementation("matmul", "triton.gluon", level="hopper", requires="sm_90a")
 def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
-    if a.dtype is torch.float32:
-        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
-    check_coordinates(M=M, N=N, K=K)
+    check_halves(a, M, N, K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
+    return by_gluon(a, b, c, BLOCK_N=256, STAGES=4)
+
+
+def by_gluon(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_N: int, STAGES: int) -> torch.Tensor:
+    """c, computed by gluon's kernel with tiles of 128 x 128 or 128 x 256; K is not 0."""
+    (M, K), N = a.shape, b.shape[1]
     (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
-    BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 64, 4
+    BLOCK_M, BLOCK_K = 128, 64
     a_desc = descriptor(a, A_BY_ROWS, [BLOCK_M // 2, BLOCK_K])
     b_desc = descriptor(b, B_BY_ROWS, [BLOCK_K, BLOCK_N])
     C_ALIGNED = N * c.element_size() % 16 == 0
@@ -506,3 +567,71 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         a_desc, b_desc, c_desc, c, M, N, K, A_BY_ROWS, B_BY_ROWS, **constants, num_warps=4
     )
     return c
+
+
+SPLIT_K_TILES = (
+    Tile(64, 64, 6, 1, 4, step_us=0.232, tile_us=5.31),
+    Tile(64, 128, 5, 1, 1, step_us=0.266, tile_us=0.31),
+    Tile(64, 128, 5, 1, 2, step_us=0.288, tile_us=7.07),
+    Tile(64, 256, 4, 1, 1, step_us=0.348, tile_us=1.10),
+    Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
+    Tile(128, 256, 4, 1, 1, step_us=0.641, tile_us=1.82),
+)
+"""With times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Of 128 rows: by Gluon."""
+H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=2.6, OVERLAP=2.42)
+fastest_tile = functools.lru_cache(fastest)
+
+
+def by_split_k(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    tile: Tile,
+    epilogue: triton.JITFunction = no_epilogue,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """c, computed by split_k's kernel from operands for TMA; K is not 0."""
+    (M, K), N = a.shape, b.shape[1]
+    BLOCK_M, BLOCK_N, STAGES, _, SPLIT, *_ = tile
+    BLOCK_K = 64
+    A_BY_ROWS, B_BY_ROWS = a.stride(1) == 1, b.stride(1) == 1
+    a_block, b_block = [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
+    a_desc = TensorDescriptor.from_tensor(*((a, a_block) if A_BY_ROWS else (a.t(), a_block[::-1])))
+    b_desc = TensorDescriptor.from_tensor(*((b, b_block) if B_BY_ROWS else (b.t(), b_block[::-1])))
+    tiles = cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)
+    sums, tiles_done = None, None
+    if SPLIT > 1:
+        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
+        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
+    part = cdiv(cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
+    matmul_split_k_kernel[(tiles * SPLIT,)](
+        a_desc, b_desc, c, sums, tiles_done, bias, M, N, K, part, bias.stride(0) if bias is not None else 0,
+        A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, EPILOGUE=epilogue,
+        num_warps=4, num_stages=STAGES,
+    )  # fmt: skip
+    return c
+
+
+@implementation(
+    "matmul",
+    "triton.split_k",
+    level="hopper",
+    algorithm="a tile chosen by predicted time, its terms split where tiles are few",
+    requires="sm_90",
+    tunable={"TILE": range(len(SPLIT_K_TILES) + 1)},
+)
+def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
+    """On other architectures, without Gluon's units, the tile has 64 rows."""
+    M, N, K, c = checked(a, b)
+    check_halves(a, M, N, K)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    (a, _, lda), (b, _, ldb) = matrix_for_tma(a), matrix_for_tma(b)
+    name = arch(a.device)
+    tiles = SPLIT_K_TILES if name is not None and capability(name) == 90 else SPLIT_K_TILES[:-2]
+    tile = SPLIT_K_TILES[TILE - 1]
+    if TILE == 0:
+        tile = fastest_tile(H200, tiles, M, N, K, (lda, ldb), multiprocessors(a.device))
+    if tile.BLOCK_M == 128:
+        return by_gluon(a, b, c, tile.BLOCK_N, tile.STAGES)
+    return by_split_k(a, b, c, tile)

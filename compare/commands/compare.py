@@ -79,7 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add: Any = parser.add_argument_group("cases and implementations").add_argument
     options.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")
-    add("--sweep", action="store_true", help="every size in the op's list (without a GPU: as recorded)")
+    swept = (
+        "every size in the op's list, or in its list of shapes: those of use, a line each (without a GPU: "
+    )
+    swept += "as recorded)"
+    add("--sweep", nargs="?", const="sweep", choices=("sweep", "shapes"), metavar="shapes", help=swept)
     add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
     options.add_only(add, ", e.g. 'triton.*', and the baseline")
     options.add_load(add)
@@ -277,7 +281,10 @@ def run_options(op: Op, arguments: argparse.Namespace) -> Options:
 
     cases = [Case.parse(text, op) for text in arguments.case]
     if arguments.sweep:
-        cases = [op.cases.default, *cases, *op.cases.sweep]
+        listed = getattr(op.cases, arguments.sweep)
+        if not listed:
+            raise UsageError(f"--sweep shapes: {op.name} lists none. Give --sweep, or --case with your sizes")
+        cases = [op.cases.default, *cases, *listed]
     cases = list(dict.fromkeys(cases))
     _check_sizes(op, cases or [op.cases.default])
     number = max(1, len(cases))
@@ -349,7 +356,10 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
                 print("\n")
             yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.user_file)
             statuses.append(status.of(comparison, yours))
-            view = View(arguments.every, arguments.explain, arguments.details, bool(arguments.html), yours)
+            shapes = arguments.sweep == "shapes"
+            view = View(
+                arguments.every, arguments.explain, arguments.details, bool(arguments.html), yours, shapes
+            )
             terminal.show(comparison, view)
             sys.stdout.flush()
             if comparison.interrupted:

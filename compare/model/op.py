@@ -227,6 +227,8 @@ class Cases:
     """0 and 1 rows, odd sizes, strides, misalignment, extreme values, more than 2^31 elements."""
     sweep: tuple[Case, ...]
     """Timed by ``--sweep`` and recorded."""
+    shapes: tuple[Case, ...] = ()
+    """Sizes of use, round and odd: timed by ``--sweep shapes``, one line each, and recorded."""
 
 
 @dataclass(frozen=True)

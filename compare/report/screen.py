@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import geometric_mean
 
 from compare.history.crossover import Standing, standing
 from compare.model.op import WAYS
@@ -18,6 +19,7 @@ from compare.model.result import (
     Calibration,
     CaseComparison,
     Comparison,
+    Estimate,
     Row,
 )
 from compare.report import lines, summary
@@ -215,23 +217,33 @@ def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: in
     """One line a case: the best of each way against the baseline; and how often each way is the fastest."""
     standings = [standing(0, case) for case in cases]
     last = min(len(cases), _SWEPT) - 1
-    shown = (
-        standings if view.every else [standings[round(i * (len(cases) - 1) / last)] for i in range(last + 1)]
-    )
+    some = [standings[round(i * (len(cases) - 1) / last)] for i in range(last + 1)]
+    shown = standings if view.every or view.shapes else some
     alone = Counter(way for each in standings if len(each.leaders) == 1 for way in each.leaders)
     counts = ", ".join(f"{way} {alone[way]}" for way in sorted(WAYS, key=lambda way: -alone[way]))
     noise = f"within noise {len(cases) - alone.total()}"
     text = f"   Speedup vs {baseline}. Fastest over {len(cases)} cases: {counts}; {noise}."
+    if view.shapes:
+        ratios = {way: [ratio.median for each in standings if (ratio := _of_way(each, way))] for way in WAYS}
+        means = (f"{way} {geometric_mean(each):.3f}x" for way, each in ratios.items() if each)
+        text += f" Geometric means: {', '.join(means)}."
     return [
-        *(f" {line}" for line in _sweep_table(shown, baseline, width)),
+        *(f" {line}" for line in _sweep_table(shown, baseline, width, variants=view.shapes)),
         paragraph(text, min(width, WIDEST)),
     ]
 
 
-def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[str]:
+def _of_way(standing: Standing, way: str) -> Estimate | None:
+    """The speedup of a way's best vs the baseline."""
+    row = standing.best.get(way)
+    reference = figures.row_of(standing.comparison, figures.baseline_of(standing.comparison))
+    return figures.ratio(row, reference) if row and reference else None
+
+
+def _sweep_table(shown: Sequence[Standing], baseline: str, width: int, variants: bool) -> list[str]:
     references = [figures.row_of(each.comparison, figures.baseline_of(each.comparison)) for each in shown]
     us = [figures.cold_us(row) if row else math.inf for row in references]
-    cells = zip(*map(_swept, shown, references), strict=True)
+    cells = zip(*(_swept(each, variants) for each in shown), strict=True)
     names, *others = (
         Column(header, column, left=header in ("best of each way", "fastest", ""))
         for header, column in zip(("best of each way", *WAYS, "fastest", "% of", ""), cells, strict=True)
@@ -244,23 +256,28 @@ def _sweep_table(shown: Sequence[Standing], baseline: str, width: int) -> list[s
     return fitted(choices, width)
 
 
-def _swept(standing: Standing, reference: Row | None) -> tuple[str, ...]:
+def _swept(standing: Standing, variants: bool) -> tuple[str, ...]:
     """The case, the speedup of each way's best, who is the fastest, and at which share of what."""
     case = standing.comparison
     fastest = figures.fastest(case.rows)
-    best = (standing.best.get(way) for way in WAYS)
-    ratios = (figures.ratio(row, reference) if row and reference else None for row in best)
     share = figures.share(case, fastest) if fastest else None
     leaders = ", ".join(way for way in WAYS if way in standing.leaders)
     if len(standing.leaders) < 2:
         leaders = figures.represented(case, fastest)[0] if fastest else NOTHING
     return (
         case.case,
-        *(f"{ratio.median:.2f}x" if ratio else NOTHING for ratio in ratios),
+        *(_best(standing, way, variants) for way in WAYS),
         leaders,
         percent(share),
         "" if share is None else "peak" if figures.compute_bound(case) else "copy",
     )
+
+
+def _best(standing: Standing, way: str, variants: bool) -> str:
+    """``1.02x``, or with its variant ``split_k 1.02x``."""
+    ratio = _of_way(standing, way)
+    name = standing.best[way].label.partition(".")[2] if ratio and variants else ""
+    return f"{name} {ratio.median:.2f}x".lstrip() if ratio else NOTHING
 
 
 def _sizes_only(cases: Sequence[str]) -> Column:

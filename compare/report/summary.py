@@ -43,6 +43,8 @@ class View:
     """The page of ``--html`` is written."""
     yours: frozenset[str] = frozenset()
     """Labels of the rows that a user's file has added: always on the screen."""
+    shapes: bool = False
+    """A sweep shows every case, each way's variant, and geometric means."""
 
 
 def formula(comparison: Comparison) -> str:

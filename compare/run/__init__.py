@@ -43,8 +43,8 @@ user's file for its first: what no compiler takes is wrong, though a CPU may run
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     """Which cases are run, and what for.
 
-    Without a GPU smoke cases are checked, and small cases that were named.  A sweep asks for the op's whole
-    list: its times are replayed, as to interpret all of it takes hours.
+    Without a GPU smoke cases are checked, and small cases that were named.  A sweep asks for one of the op's
+    whole lists: its times are replayed, as to interpret all of it takes hours.
     """
     cases = list(options.cases) or [op.cases.default]
     inspected = cases if len(cases) <= _INSPECT else [case for case in cases if case == op.cases.default]
@@ -55,8 +55,10 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     steps = [Step(case, True, case in inspected) for case in cases]
     if device_type == "cuda":
         return steps
-    smoke, swept = op.cases.smoke, {op.cases.default, *op.cases.sweep}
-    named = [case for case in options.cases if not (swept <= set(cases) and case in swept)]
+    smoke = op.cases.smoke
+    lists = [{op.cases.default, *each} for each in (op.cases.sweep, op.cases.shapes) if each]
+    swept = set[Case]().union(*(each for each in lists if each <= set(cases)))
+    named = [case for case in options.cases if case not in swept]
     short = shorter(op, options, named)
     checked = {*smoke, *(case for case in named if op.interpretable(case) and case not in short)}
     steps = [replace(step, check=step.case in checked) for step in steps]

@@ -3,7 +3,7 @@
 // Variants:
 //   tensor_core  matmul's tensor_core with bias and GELU as its epilogue, in registers; sm_75, bf16 sm_80
 //   unfused      matmul's tma_store, then a kernel that reads and writes all of y again; sm_90a
-//   fused        matmul's tma_store with bias and GELU as its epilogue, in registers; sm_90a
+//   fused        matmul's split_k with bias and GELU as its epilogue, in registers; sm_90a
 //
 // The product is matmul.cuh's; this file adds the epilogue.
 #pragma once
@@ -70,14 +70,17 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(
 }
 
 // ---- fused -----------------------------------------------------------------------------------------------
-// Grid: as matmul's tma_store. A consumer loads its tile's biases while its last wgmma is in flight.
+// Grid: as matmul's split_k. A consumer loads its tile's biases while its last wgmma is in flight.
 
-template <typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void linear_gelu_fused_kernel(
-    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map, const T* bias_ptr, int M, int N, int K) {
+template <
+    typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_M,
+    int SPLIT>
+__global__ __launch_bounds__((1 + BLOCK_M / PIECE) * WARPGROUP, 1)
+    CLUSTER_OF(CLUSTER_M* SPLIT) void linear_gelu_fused_kernel(
+        const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
+        const __grid_constant__ TensorMap y_map, T* y_ptr, const T* bias_ptr, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_tma_store<T, X_BY_ROWS, W_BY_ROWS, BLOCK_N, STAGES>(
-        x_map, w_map, y_map, M, N, K, BiasGelu<T, true>{bias_ptr});
+    multiply_and_split<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, SPLIT>(
+        x_map, w_map, y_map, y_ptr, M, N, K, BiasGelu<T, true>{bias_ptr});
 #endif
 }

@@ -15,6 +15,7 @@
 //   persistent   one block per multiprocessor, round-robin tiles: prefetch while c is written
 //   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
 //   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
+//   split_k      a cluster splits K of one tile where tiles are few; the tile of the least predicted time
 //
 // The first four take any strides. The others take row- or column-major operands (A_BY_ROWS, B_BY_ROWS) whose
 // rows, or columns, are 16-byte aligned and ld elements apart. c is contiguous. Any size is supported:
@@ -34,3 +35,4 @@
 #include "matmul/11_persistent.cuh"
 #include "matmul/12_multicast.cuh"
 #include "matmul/13_tma_store.cuh"
+#include "matmul/14_split_k.cuh"

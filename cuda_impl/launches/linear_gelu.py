@@ -7,11 +7,11 @@ from cuda_impl.buffers import Tensor
 from cuda_impl.launch import HALVES, HOPPER, Kernel, Launch, Plan, ceil_div, int64, variant
 from cuda_impl.launches.matmul import (
     LAYOUTS,
-    TILES,
+    SPLIT_K_TILES,
     Product,
-    Tile,
+    WarpTiles,
+    by_split_k,
     by_tensor_cores,
-    by_tma_store,
     check_terms,
     product,
     tma_kernel,
@@ -31,7 +31,10 @@ def checked(x: Tensor, w: Tensor, bias: Tensor) -> Product:
 
 
 TENSOR_CORE = Kernel(
-    "linear_gelu_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>", HALVES, **LAYOUTS, TILE=[Tile()]
+    "linear_gelu_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>",
+    HALVES,
+    **LAYOUTS,
+    TILE=[WarpTiles()],
 )
 
 
@@ -40,7 +43,7 @@ def tensor_core(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     """matmul's kernel with bias and GELU as its epilogue, in registers."""
     *_, K, y = checked(x, w, bias)
     check_terms(K)
-    return by_tensor_cores(TENSOR_CORE, x, w, y, Tile(), packed(bias))
+    return by_tensor_cores(TENSOR_CORE, x, w, y, WarpTiles(), packed(bias))
 
 
 UNFUSED = Kernel("linear_gelu_unfused_kernel<{T}, {VEC}, 256>", HALVES, VEC=VECS)
@@ -61,14 +64,14 @@ def unfused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     return Plan(y, *matmul.launches, epilogue)
 
 
-FUSED = tma_kernel("linear_gelu_fused_kernel", OP, TILE=TILES)
+FUSED = tma_kernel("linear_gelu_fused_kernel", OP, TILE=[tile[:5] for tile in SPLIT_K_TILES])
 
 
 @variant(
     OP, "fused", kernels=[FUSED, TENSOR_CORE], algorithm="matmul with bias and GELU in its epilogue", **HOPPER
 )
 def fused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
-    """matmul's tma_store with bias and GELU as its epilogue, in registers.
+    """matmul's split_k with bias and GELU as its epilogue, in registers.
 
     Falls back to tensor_core where TMA cannot be used: rows of y that are not 16-byte aligned, or K = 0.
     """
@@ -76,4 +79,4 @@ def fused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     check_coordinates(M=M, N=N, K=K)
     if K == 0 or N % vector(x) != 0:
         return tensor_core.plan(x, w, bias)
-    return by_tma_store(FUSED, x, w, y, (packed(bias),))
+    return by_split_k(FUSED, x, w, y, more=(packed(bias),))

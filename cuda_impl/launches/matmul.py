@@ -8,6 +8,7 @@ import torch
 
 from compare.arguments import check_product
 from compare.device import arch, capability, multiprocessors
+from compare.tiles import Machine, Tile, fastest
 from cuda_impl.buffers import Tensor, empty, zeros_like
 from cuda_impl.launch import HALVES, HOPPER, Argument, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import BOOLS, aligned, check_products, check_tensor_cores
@@ -171,7 +172,7 @@ def warps_across(BLOCK_M: int, BLOCK_N: int, WARPS: int) -> int:
     return min(across, key=lambda WARPS_N: abs(BLOCK_M * WARPS_N * WARPS_N - BLOCK_N * WARPS))
 
 
-class Tile(NamedTuple):
+class WarpTiles(NamedTuple):
     """Of `by_tensor_cores`: template arguments."""
 
     BLOCK_M: int = 128
@@ -184,7 +185,7 @@ class Tile(NamedTuple):
     """Per multiprocessor, by registers."""
 
 
-def by_tensor_cores(run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: Tile, *more: Tensor) -> Plan:
+def by_tensor_cores(run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: WarpTiles, *more: Tensor) -> Plan:
     """One tile per warp, prefetched by cp.async; ``more``: arguments before c."""
     (M, K), N, of = a.shape, b.shape[1], operands(a, b)
     args = (of.a, of.b, *more, c, *int64(M, N, K, of.lda, of.ldb))
@@ -195,7 +196,7 @@ def by_tensor_cores(run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: Tile, *m
 
 
 TENSOR_CORE = Kernel(
-    "matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>", HALVES, **LAYOUTS, TILE=[Tile()]
+    "matmul_tensor_core_kernel<{T}, {A_BY_ROWS}, {B_BY_ROWS}, {TILE}>", HALVES, **LAYOUTS, TILE=[WarpTiles()]
 )
 
 
@@ -230,7 +231,7 @@ def tensor_core(
     check_terms(K)
     WARPS_N = warps_across(BLOCK_M, BLOCK_N, WARPS)
     BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1
-    TILE = Tile(BLOCK_M, BLOCK_N, BLOCK_K, WARPS // WARPS_N, WARPS_N, STAGES, BLOCKS)
+    TILE = WarpTiles(BLOCK_M, BLOCK_N, BLOCK_K, WARPS // WARPS_N, WARPS_N, STAGES, BLOCKS)
     return by_tensor_cores(TENSOR_CORE, a, b, c, TILE)
 
 
@@ -425,3 +426,75 @@ def tma_store(a: Tensor, b: Tensor) -> Plan:
     if N * a.element_size() % 16 != 0:
         return multicast.plan(a, b)
     return by_tma_store(TMA_STORE, a, b, c)
+
+
+SPLIT_K_TILES = (
+    Tile(64, 64, 12, 1, 1, step_us=0.171, tile_us=0.29),
+    Tile(64, 64, 12, 1, 4, step_us=0.158, tile_us=2.16),
+    Tile(64, 128, 8, 1, 2, step_us=0.226, tile_us=2.86),
+    Tile(64, 128, 8, 2, 1, step_us=0.196, tile_us=0.54),
+    Tile(64, 256, 5, 1, 1, step_us=0.297, tile_us=0.74),
+    Tile(128, 64, 8, 1, 4, step_us=0.188, tile_us=2.81),
+    Tile(128, 128, 6, 1, 1, step_us=0.312, tile_us=0.63),
+    Tile(128, 128, 6, 2, 1, step_us=0.323, tile_us=0.66),
+    Tile(128, 192, 4, 1, 1, step_us=0.473, tile_us=0.88),
+    Tile(128, 256, 4, 2, 1, step_us=0.653, tile_us=1.39),
+)
+"""With their times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them."""
+H200 = Machine(LAUNCH_US=3.26, START_US=6.56, DRAM=3.64e6, L2=12.6e6, UNALIGNED=2.23, OVERLAP=2.62)
+
+
+def by_split_k(
+    run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: int = 0, more: tuple[Argument, ...] = ()
+) -> Plan:
+    """A kernel that works as ``split_k``.
+
+    Args:
+        run: the kernel.
+        a: the left operand; K is not 0.
+        b: the right operand.
+        c: the output. Its rows are 16-byte aligned.
+        TILE: number of the tile, from 1; 0: of the least predicted time.
+        more: arguments that the kernel takes after c.
+    """
+    (M, K), N = a.shape, b.shape[1]
+    of, processors = operands(a, b), multiprocessors(a.device)
+    tile = SPLIT_K_TILES[TILE - 1]
+    if TILE == 0:
+        tile = fastest(H200, SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors)
+    BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, SPLIT, *_ = tile
+    if ceil_div(K, PIECE) < SPLIT:
+        raise NotImplementedError(f"K={K}: SPLIT={SPLIT} needs at least {PIECE * (SPLIT - 1) + 1}")
+    maps = (*maps_of(of, BLOCK_M, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
+    cluster, clusters = CLUSTER_M * SPLIT, ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, BLOCK_N)
+    if SPLIT == 1:  # persistent
+        clusters = min(clusters, max(processors // cluster, 1))
+    pieces = BLOCK_N // PIECE
+    places = 2 if pieces % 2 == 0 else pieces  # as in by_tma_store
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + BLOCK_M // 16 * places * 16 * PIECE * 2
+    instance = run(a.dtype, **of.layouts, TILE=tile[:5])
+    args = (*maps, c, *more, *int32(M, N, K))
+    threads = (1 + BLOCK_M // PIECE) * WARPGROUP
+    return Plan(c, Launch(instance, clusters * cluster, threads, args, shared_bytes, cluster, overlap=True))
+
+
+SPLIT_K = tma_kernel("matmul_split_k_kernel", TILE=[tile[:5] for tile in SPLIT_K_TILES])
+
+
+@variant(
+    "matmul",
+    "split_k",
+    kernels=[SPLIT_K, MULTICAST],
+    level="hopper",
+    algorithm="a tile chosen by predicted time, its terms split where tiles are few",
+    requires="sm_90a",
+    tunable={"TILE": range(len(SPLIT_K_TILES) + 1)},
+)
+def split_k(a: Tensor, b: Tensor, *, TILE: int = 0) -> Plan:
+    """The tile of the least predicted time; a cluster may split K.  Falls back to multicast as tma_store."""
+    *_, N, K, c = checked_for_tma(a, b)
+    if K == 0:
+        return Plan(c)
+    if N * a.element_size() % 16 != 0:
+        return multicast.plan(a, b)
+    return by_split_k(SPLIT_K, a, b, c, TILE)

@@ -71,6 +71,12 @@ def test_a_sweep_takes_every_case_once(stub: list[tuple[str, Options]], printed:
     assert re.match(rf"about \d+ s, more on the first run: {smoke} smoke cases x \d+ implementations;", said)
 
 
+def test_a_sweep_of_shapes_takes_the_op_s_shapes(stub: list[tuple[str, Options]], printed: Printed) -> None:
+    printed("matmul", "--sweep", "shapes")
+    cases_of_op = registry.get_op("matmul").cases
+    assert set(stub[0][1].cases) == {cases_of_op.default, *cases_of_op.shapes}
+
+
 def test_all_compares_every_op_and_writes_whole_files(
     stub: list[tuple[str, Options]], tmp_path: Path, printed: Printed
 ) -> None:

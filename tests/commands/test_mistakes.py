@@ -71,6 +71,7 @@ MISTAKES = [
     ("softmax --crossover K", "M, N"),
     ("all --crossover N", "one op"),
     ("softmax --crossover N --sweep", "leave out --sweep"),
+    ("softmax --sweep shapes", "--sweep shapes: softmax lists none"),
     ("softmax --crossover N --record", "leave out --record"),
     ("softmax --crossover N --matched", "leave out --matched"),
     ("softmax --crossover N --case M=1,N=1 --case M=1,N=2", "second --case"),

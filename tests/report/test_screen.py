@@ -486,6 +486,22 @@ def test_a_sweep_is_a_line_for_each_case() -> None:
     assert "Fastest over 5 cases: cuda 5, torch 0, triton 0; within noise 0." in " ".join(text.split())
 
 
+def test_a_sweep_of_shapes_names_each_way_s_best_on_every_case_and_ends_with_geometric_means() -> None:
+    slower = {**made_up.APART, "triton.onepass": ("tiled", made_up.APART["triton.onepass"][1] * 4)}
+    slower["triton.online"] = slower["triton.onepass"]
+    several = [made_up.rows(made_up.APART), made_up.rows(slower)] * 6
+    cases = [made_up.case(f"M={m},N=4096,fp32", rows) for m, rows in enumerate(several)]
+    text = screen(*cases, view=View(shapes=True), width=110)
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith(" M=")]
+    assert len(lines) == 12
+    assert "1.21x onepass 1.54x" in lines[0]
+    means = re.search(
+        r"Geometric means: torch [\d.]+x, triton ([\d.]+)x, cuda 1\.5\d+x\.", " ".join(text.split())
+    )
+    assert means
+    assert float(means[1]) == pytest.approx(1.21 / 2, abs=0.005)
+
+
 @pytest.mark.parametrize("op", registry.op_names())
 def test_a_recorded_sweep_is_at_most_thirty_lines(op: str) -> None:
     whole = history.recorded(registry.get_op(op))

@@ -62,6 +62,7 @@ PLACES = {
     "compare.inputs": ("data", 1.0),
     "compare.arguments": ("data", 2.8),
     "compare.places": ("data", 3.7),
+    "compare.tiles": ("data", 1.9),
     "compare.model": ("data", 2.0),
 }
 """A room's kind, which is its colour, and its column in the picture.  Its row is its layer."""

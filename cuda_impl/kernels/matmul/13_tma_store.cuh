@@ -11,6 +11,7 @@
 // pieces two are enough.
 template <int BLOCK_N>
 constexpr int C_BUFFERS = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
+constexpr int C_WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
 
 #if HAS_WGMMA
 
@@ -22,6 +23,37 @@ __device__ __forceinline__ void tensor_copy(
         tensor_copy_to_blocks(to, from, column, row, barrier, 0b11);
     } else {
         tensor_copy_to_shared(to, from, column, row, barrier);
+    }
+}
+
+// Stores a warp's 16 rows of a tile, whose first element is (m, n) of c, by way of its buffers. Lane l writes
+// 16 bytes of row l % 16, in the column group of l / 16, swizzled as c_map expects.
+template <typename T, int BUFFERS, int COUNT, typename Columns, typename Epilogue>
+__device__ __forceinline__ void store_by_tma(
+    const TensorMap& c_map, unsigned char* c_warp, const float (&sum)[COUNT], const Columns& of_columns,
+    int m, int n, const Epilogue& epilogue) {
+    const int lane = threadIdx.x % WARP, row = lane % 16, first = lane / 16;
+#pragma unroll
+    for (int piece = 0; piece < COUNT / (PIECE / 2); ++piece) {
+        unsigned char* const c = c_warp + piece % BUFFERS * C_WARP_BYTES;
+        if (lane == 0) bulk_wait_group_read<BUFFERS - 1>();  // TMA has read this buffer
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them
+            const float* const own = sum + piece * (PIECE / 2) + j * 4;
+            const auto two = [&](int i) {
+                const auto& columns = of_columns[piece * (PIECE / 8) + j + i / 2];
+                const float2 sums = epilogue.apply(columns, own[i * 2], own[i * 2 + 1]);
+                return to_x2<T>(sums.x, sums.y);
+            };
+            stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two(0), two(1), two(2), two(3));
+        }
+        fence_proxy_async();
+        __syncwarp();
+        if (lane == 0) {
+            tensor_copy_to_global(&c_map, n + piece * PIECE, m, c);
+            bulk_commit_group();
+        }
     }
 }
 
@@ -38,9 +70,8 @@ __device__ __forceinline__ void multiply_and_tma_store(
     // A cluster has CLUSTER_M x CLUSTER_N tiles of c; a block loads its share of the operands' tiles.
     constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
     constexpr int A_ROWS = BLOCK_M / CLUSTER_N, B_COLUMNS = BLOCK_N / CLUSTER_M;
-    constexpr int PIECES_N = BLOCK_N / PIECE, BUFFERS = C_BUFFERS<BLOCK_N>;
-    constexpr bool MANY_SUMS = BLOCK_N > 64;    // 64 need no more than an equal share: 65536 / 384 registers
-    constexpr int WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
+    constexpr int BUFFERS = C_BUFFERS<BLOCK_N>;
+    constexpr bool MANY_SUMS = BLOCK_N > 64;  // 64 need no more than an equal share: 65536 / 384 registers
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -102,7 +133,7 @@ __device__ __forceinline__ void multiply_and_tma_store(
             const int r = threadIdx.x % WARPGROUP;
             if (r < CLUSTER) mbarrier_arrive_in_block(&empty[stage], r);
         };
-        unsigned char* const c_warp = tiles + STAGES * BYTES + (consumer * 4 + warp) * BUFFERS * WARP_BYTES;
+        unsigned char* const c_warp = tiles + STAGES * BYTES + (consumer * 4 + warp) * BUFFERS * C_WARP_BYTES;
         float sum[BLOCK_N / 2];
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
@@ -125,30 +156,7 @@ __device__ __forceinline__ void multiply_and_tma_store(
             wgmma_wait_group<0>(sum);
             release(before);
 
-            // Lane l writes 16 bytes of row l % 16, in the column group of l / 16, swizzled as c_map expects.
-            const int row = lane % 16, first = lane / 16;
-#pragma unroll
-            for (int piece = 0; piece < PIECES_N; ++piece) {
-                unsigned char* const c = c_warp + piece % BUFFERS * WARP_BYTES;
-                if (lane == 0) bulk_wait_group_read<BUFFERS - 1>();  // TMA has read this buffer
-                __syncwarp();
-#pragma unroll
-                for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them
-                    const float* const own = sum + piece * (PIECE / 2) + j * 4;
-                    const auto two = [&](int i) {
-                        const auto& columns = of_columns[piece * (PIECE / 8) + j + i / 2];
-                        const float2 sums = epilogue.apply(columns, own[i * 2], own[i * 2 + 1]);
-                        return to_x2<T>(sums.x, sums.y);
-                    };
-                    stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two(0), two(1), two(2), two(3));
-                }
-                fence_proxy_async();
-                __syncwarp();
-                if (lane == 0) {
-                    tensor_copy_to_global(&c_map, n + piece * PIECE, m, c);
-                    bulk_commit_group();
-                }
-            }
+            store_by_tma<T, BUFFERS>(c_map, c_warp, sum, of_columns, m, n, epilogue);
         }
         if (lane == 0) bulk_wait_group_read<0>();
     }
