@@ -100,7 +100,6 @@ def _row(line: Line, yours: bool) -> dict[str, Any]:
         "share": percent(line.share),
         "part": line.share,
         "lines": count(line.lines),
-        "recorded": line.row.recorded.device_and_date if line.row.recorded else "",
     }
 
 

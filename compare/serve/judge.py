@@ -62,7 +62,8 @@ def tell(event: Event) -> None:
 def _run(order: JudgeOrder, asked: RunOrder) -> int:
     """First what is wrong on the usual cases, in a second; then everything."""
     file = Path(order.folder) / f"{FILE}{asked.suffix}"
-    labels = user_files.labels(str(file), asked.op)
+    declared = user_files.declared(str(file), asked.op)
+    labels = [each.label for each in declared]
     gpu = pick(order.device).type == "cuda"
     if not gpu and not asked.tune:
         quick = _compared(order, asked, labels, ("--no-resources", "--no-hard-inputs"))
@@ -73,7 +74,7 @@ def _run(order: JudgeOrder, asked: RunOrder) -> int:
         if first["wrong"] or quick.interrupted:
             return 1
     beside = [asked.beside] if asked.beside else []
-    words = [*_tunes(labels, asked)] if asked.tune else []
+    words = _tunes(declared) if asked.tune else []
     words += ["--budget", f"{_TIMING_S:g}"] if gpu else ["--arch", asked.arch]
     whole = _compared(order, asked, [*labels, *beside], words)
     if whole is None:
@@ -99,10 +100,9 @@ def _compared(
     return archive.read(out)[0] if out.is_file() else None
 
 
-def _tunes(labels: Sequence[str], asked: RunOrder) -> list[str]:
+def _tunes(declared: Sequence[registry.implementation]) -> list[str]:
     """``--tune`` for each parameter that the user's rows declare."""
-    impls = [impl for impl in registry.implementations(asked.op) if impl.label in labels]
-    names = dict.fromkeys(name for impl in impls for name, _ in impl.tunable)
+    names = dict.fromkeys(name for each in declared for name in each.tunable)
     if not names:
         raise UsageError(
             "nothing is tunable in this file: declare it in the decorator, tunable={'BLOCK_SIZE': (128, 256)}, "

@@ -19,7 +19,8 @@ def made(everyone: Sequence[User], device: str, runs_an_hour: int) -> Site:
     """What the server needs, with the run of the example under way; on the event loop."""
     queue = FairQueue(devices(device), performing.perform)
     op, way, label = first()
-    example = PageRun(User("example", ""), RunOrder(op, starters.text(op, way, label)))
+    beside = next(each.label for each in starters.starters(op)[way] if each.label != starters.EXAMPLE)
+    example = PageRun(User("example", ""), RunOrder(op, starters.text(op, way, label), beside=beside))
     queue.put(example)
     gpu = gpu_name() if pick(device).type == "cuda" else ""
     facts = {"gpu": gpu, "first": {"op": op, "way": way, "label": label}}

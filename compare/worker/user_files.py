@@ -89,8 +89,8 @@ def load(
     return {op: file.path for file in defining for op in file.ops}
 
 
-def labels(path: str, op: str) -> list[str]:
-    """The labels of the rows that a user's file has of an op, by its text.
+def declared(path: str, op: str) -> list[registry.implementation]:
+    """The decorators of the rows that a user's file has of an op, by its text.
 
     Raises:
         UsageError: as `load`.
@@ -98,7 +98,7 @@ def labels(path: str, op: str) -> list[str]:
     file = _read(path, op)
     if op not in file.has:
         raise UsageError(registry.nothing_of(op, path, file.has))
-    return [row.declared.label for row in file.rows if row.declared.op == op]
+    return [row.declared for row in file.rows if row.declared.op == op]
 
 
 def to_load(impl: Implementation) -> list[str]:
