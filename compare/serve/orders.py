@@ -11,7 +11,8 @@ from compare.code_size.sources import USER_FILE_BYTES
 BODY_BYTES = 8 * USER_FILE_BYTES
 """The largest body of a request."""
 
-Name = Annotated[str, Meta(max_length=80, pattern=r"^[\w.*-]*$")]
+Name = Annotated[str, Meta(max_length=80, pattern=r"^\w[\w-]*$")]
+Label = Annotated[str, Meta(max_length=80, pattern=r"^(\w+\.\w+)?$")]
 CaseText = Annotated[str, Meta(max_length=300, pattern=r"^[\w=,]*$")]
 Source = Annotated[str, Meta(max_length=USER_FILE_BYTES)]
 FileName = Annotated[str, Meta(max_length=80, pattern=r"^\w[\w-]*\.py$")]
@@ -31,7 +32,7 @@ class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """Empty: the op's default."""
     arch: Arch = "sm_90a"
     """Without a GPU: what is compiled for."""
-    beside: Name = ""
+    beside: Label = ""
     """The label of the project's row that it is shown beside."""
     tune: bool = False
     """Run the values that its file declares as tunable as well."""

@@ -17,6 +17,7 @@ from typing import Any
 from compare import places, registry
 from compare.code_size import cpp
 from compare.code_size.count import launched
+from compare.code_size.sources import include_depths
 from compare.model.op import UsageError, way_of
 from cuda_impl.flags import KERNELS
 
@@ -117,7 +118,8 @@ def _keywords(op: str, starter: Starter) -> str:
     if not impl.deterministic:
         words.append("deterministic=False")
     if impl.tunable and impl.route != "cupy":  # of CUDA the launch table has the parameters
-        words.append(f"tunable={ {name: tuple(values) for name, values in impl.tunable} }")
+        tunable = ", ".join(f'"{name}": {tuple(values)}' for name, values in impl.tunable)
+        words.append(f"tunable={{{tunable}}}")
     return ", ".join(words)
 
 
@@ -247,6 +249,8 @@ def _kernels(op: str, names: Sequence[str]) -> str:
     unit = cpp.unit_of(op)
     uses = [cpp.Use(name) for name in names]
     files = list(dict.fromkeys(piece.file for piece in unit.meant(uses)))
+    included = {str(path) for file in files for path in include_depths(Path(file)) if str(path) != file}
+    files = [file for file in files if file not in included]
     reached = unit.reached(uses)
     parts = []
     for file in files:

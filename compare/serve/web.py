@@ -125,7 +125,7 @@ class PageHandler(web.RequestHandler):
         error = kwargs.get("exc_info", (None, None))[1]
         known = isinstance(error, web.HTTPError) and error.log_message
         self.set_header("Content-Type", "application/json")
-        self.finish(msgspec.json.encode({"error": error.log_message if known else self._reason}))
+        self.finish(msgspec.json.encode({"error": error.log_message % error.args if known else self._reason}))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if not isinstance(value, web.HTTPError):

@@ -331,7 +331,7 @@ function showScores(scores) {
 function showLanes({ case: shown, pictures }) {
   if (!pictures.length) return $("lanes").replaceChildren(el("p", { class: "hint" }, "This kernel's accesses were not traced: the CPU does not run it."));
   $("lanes").replaceChildren(el("p", { class: "hint" }, `On ${shown}, of program (block) 0 the first warp: each square is a lane; its number is the 32-byte sector or the bank that it accesses.`),
-    ...pictures.map(({ label, svg, caption }) => el("figure", {}, parsed(svg, "image/svg+xml"), el("figcaption", {}, `${label}: ${caption}`))));
+    ...pictures.map(({ label, svg, caption }) => el("figure", { tabindex: 0 }, parsed(svg, "image/svg+xml"), el("figcaption", {}, `${label}: ${caption}`))));
 }
 
 // ---------------------------------------------------------------------------- tuning
