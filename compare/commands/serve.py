@@ -6,8 +6,8 @@ examples:
   python -m compare serve --auth class.txt --host gpu.example.edu --quota 60
 
 It listens on this machine only, unless --address says otherwise. The address that it prints has a random
-token: who has it may run code here, in the sandbox of --load. --auth FILE has a line for each user of a class,
-a name and a token. --host names the proxy through which they come. docs/run-page.md has more.
+token: with it one may run code here, in the sandbox of --load. --auth FILE has a line for each user of a
+class, a name and a token. --host names the proxy through which they come. docs/run-page.md has more.
 
 exit status:
   0  ended by Ctrl-C or SIGTERM
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, metavar="N", help="0: any that is free (default: 8000)")
     add("--address", default="127.0.0.1", metavar="IP", help="listen here (default: this machine only)")
     options.add_repeatable(add, "--host", "NAME", "a further name that the page is opened by, of a proxy")
-    add("--auth", type=Path, metavar="FILE", help="users: lines of a name and a token; not readable by others")
+    add(
+        "--auth", type=Path, metavar="FILE", help="users: lines of a name and a token; not readable by others"
+    )
     add("--quota", type=int, default=120, metavar="N", help="runs of one user in an hour (default: 120)")
     options.add_device(add)
 

@@ -77,8 +77,8 @@ def read(file: Path) -> list[User]:
             continue
         if len(words) != 2 or not re.fullmatch(_NAME, words[0]) or not re.fullmatch(TOKEN, words[1]):
             raise UsageError(
-                f"--auth {file}, line {number}: write a name, a space and a token of 16 letters, digits, - or _ "
-                "at least, as 'openssl rand -hex 16' prints"
+                f"--auth {file}, line {number}: write a name, a space and a token of 16 letters, digits, - "
+                "or _ at least, as 'openssl rand -hex 16' prints"
             )
         found.append(User(*words))
     for what, values in (("name", [user.name for user in found]), ("token", [user.token for user in found])):

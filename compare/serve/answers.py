@@ -205,5 +205,3 @@ def marks(lab: Lab, marked: Marks) -> dict[str, Any]:
         for part in marked.parts
     ]
     return {"points": marked.points, "of": marked.of, "parts": parts}
-
-

@@ -1,12 +1,13 @@
 """The process of one run: it asks the judge behind ``--load`` and ``grade``, and tells what came of it.
 
-It is forked from a server that has imported everything, so it starts at once.  It writes to stderr: the steps of
-``--verbose``, and events, each a line of JSON behind `EVENT`.  A user's code runs in its workers only, which
-cannot write there.
+It is forked from a server that has imported everything, so it starts at once.  It writes to stderr: the steps
+of ``--verbose``, and events, each a line of JSON behind `EVENT`.  A user's code runs in its workers only,
+which cannot write there.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from compare import cli, registry
+from compare import registry
 from compare.device import pick
 from compare.labs import classroom, hand_ins
 from compare.labs.lab import find
@@ -34,6 +35,7 @@ from compare.worker.start import prepare
 
 EVENT = "\x1e"
 """Begins a line with an event.  Text of a user's has no such character: `printable` replaces it."""
+COMMAND_LINE = "compare.cli"
 FILE = "mine"
 """The name of the user's file, without its suffix."""
 _TIMING_S = 2.0
@@ -96,7 +98,7 @@ def _compared(
     words += ["--device", order.device, "--timeout", f"{order.timeout_s:g}"]
     words += [word for label in only for word in ("--only", label)]
     words += ["--case", asked.case] if asked.case else []
-    cli.main(words)
+    importlib.import_module(COMMAND_LINE).main(words)
     return archive.read(out)[0] if out.is_file() else None
 
 
@@ -105,8 +107,8 @@ def _tunes(declared: Sequence[registry.implementation]) -> list[str]:
     names = dict.fromkeys(name for each in declared for name in each.tunable)
     if not names:
         raise UsageError(
-            "nothing is tunable in this file: declare it in the decorator, tunable={'BLOCK_SIZE': (128, 256)}, "
-            "and take it as a keyword-only parameter with a default"
+            "nothing is tunable in this file: declare it in the decorator, tunable={'BLOCK_SIZE': (128, 256)}"
+            ", and take it as a keyword-only parameter with a default"
         )
     return [word for name in names for word in ("--tune", name)]
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from compare.labs.running import Stop, limit_s
-from compare.labs.work import ANSWERS
-from compare.labs.lab import find
 from compare.device import pick
+from compare.labs.lab import find
+from compare.labs.running import limit_s
+from compare.labs.work import ANSWERS
 from compare.sandbox import scratch
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import printable
-from compare.serve.judge import EVENT, FILE
+from compare.serve.judge import COMMAND_LINE, EVENT, FILE
 from compare.serve.orders import Event, JudgeOrder, LabOrder, RunOrder
 from compare.serve.runs import PageRun
 from compare.worker import server
@@ -112,7 +110,7 @@ class _Performance:
         words += [word for label in self.labels for word in ("--only", label)]
         words += ["--case", order.case] if order.case else []
         words += ["--arch", order.arch] if pick(self.device).type == "cpu" else []
-        self.stages = _Judge("compare.cli", [*words, "--timeout", f"{STEP_S:g}"])
+        self.stages = _Judge(COMMAND_LINE, [*words, "--timeout", f"{STEP_S:g}"])
 
     def _of_stages(self, event: Event) -> None:
         if event["kind"] != "step":
@@ -132,12 +130,10 @@ class _Judge:
     """A forked process of `module`, and what it writes to stderr."""
 
     def __init__(self, module: str, words: Sequence[str]) -> None:
-        self._reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            command = server.Command(module, tuple(words), kept_variables())
-            self._process = server.fork_command(command, writer)
-        finally:
-            os.close(writer)
+        # A file: a process that is forked with a file as its stderr cannot write to a pipe in its place.
+        self._written = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        command = server.Command(module, tuple(words), kept_variables())
+        self._process = server.fork_command(command, self._written.fileno())
         self._rest, self._bytes = b"", 0
         self.last = ""
         """The last line that is no step and no event: why it ended."""
@@ -150,14 +146,13 @@ class _Judge:
 
     def read(self, tell: Tell) -> None:
         """Tell what it has written; waits a moment if that is nothing."""
-        if not select.select([self._reader], [], [], _LOOK_S)[0]:
-            return
-        with suppress(BlockingIOError):
-            while chunk := os.read(self._reader, 1 << 16):
-                self._bytes += len(chunk)
-                *lines, self._rest = (self._rest + chunk).split(b"\n")
-                for line in lines if self._bytes < _MOST_BYTES else ():
-                    self._say(line.decode(errors="replace"), tell)
+        chunk = os.pread(self._written.fileno(), _MOST_BYTES - self._bytes, self._bytes)
+        self._bytes += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._say(line.decode(errors="replace"), tell)
+        if not chunk:
+            time.sleep(_LOOK_S)
 
     def _say(self, line: str, tell: Tell) -> None:
         if line.startswith(EVENT):
@@ -175,4 +170,4 @@ class _Judge:
             if self._process.wait(0.0) is None:
                 self._process.signal_group(sent)
                 self._process.wait(_END_S)
-        os.close(self._reader)
+        self._written.close()

@@ -37,7 +37,9 @@ def devices(device: str) -> list[str]:
 
 def first() -> tuple[str, str, str]:
     """Op, way and label of the first starting point: an example if there is one."""
-    examples = [op for op in registry.op_names() if starters.starters(op)["triton"][0].label == starters.EXAMPLE]
+    examples = [
+        op for op in registry.op_names() if starters.starters(op)["triton"][0].label == starters.EXAMPLE
+    ]
     op = [*examples, *registry.op_names()][0]
     return op, "triton", starters.starters(op)["triton"][0].label
 

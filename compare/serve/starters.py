@@ -1,7 +1,7 @@
 """The real source of one implementation as a file that ``--load`` takes: its own lines, without the others'.
 
-Of a module these are the statements that its function reaches, with the comments above them; of a CUDA kernel the
-declarations that it reaches in its own file, as text beside its launch.
+Of a module these are the statements that its function reaches, with the comments above them; of a CUDA kernel
+the declarations that it reaches in its own file, as text beside its launch.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ def _bound(node: ast.stmt) -> set[str]:
         return _imported(node)
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return {node.name}
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return {
+        each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    }
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> set[str]:
@@ -229,7 +231,7 @@ def _statement(node: ast.stmt, rows: Sequence[str], names: set[str], changed: Ma
 
 
 def _cuda(op: str, starter: Starter) -> str:
-    """The kernels that a launch table launches as text, then the table, then the function that executes it."""
+    """The kernels that a launch table launches as text, then the table, then what executes it."""
     function = _function(starter.file, starter.row)
     assert function is not None
     table = _sliced(starter.file, {function.name}, {function.name: ""})
@@ -241,7 +243,9 @@ def _cuda(op: str, starter: Starter) -> str:
     begin = "\n".join([*head, "from compare.registry import implementation", _PLANNED])
     last = _BY_HAND.format(op=op, mine=MINE, plan=function.name, keywords=_keywords(op, starter))
     source = f'SOURCE = r"""\n{_kernels(op, names)}"""\n'
-    return _head(op, starter) + "\n\n".join([begin, source, "\n".join(rest).strip() + "\n", last.strip()]) + "\n"
+    return (
+        _head(op, starter) + "\n\n".join([begin, source, "\n".join(rest).strip() + "\n", last.strip()]) + "\n"
+    )
 
 
 def _kernels(op: str, names: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """The page's HTTP server: who is let in, what is served, and events as they come.
 
-Every address begins with a user's token.  A request is refused before its body is read unless the token is known,
-the host is one of ours (a name that an attacker points at this machine is not) and no other site has sent it.
+Every address begins with a user's token.  A request is refused before its body is read unless the token is
+known, the host is one of ours (a name that an attacker points at this machine is not) and no other site has
+sent it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import re
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from tornado import httpserver, ioloop, iostream, web
+from tornado import httpserver, iostream, web
 from tornado.httputil import HTTPServerRequest
 
 from compare import registry
@@ -73,8 +74,8 @@ class PageServer(httpserver.HTTPServer):
     """An HTTP server that many idle connections do not fill."""
 
     port = 0
-    strangers: OrderedDict[int, iostream.IOStream] = OrderedDict()
-    """By its number: of all servers of a process together."""
+    strangers: OrderedDict[int, iostream.IOStream]
+    """Connections without a token so far, the oldest first."""
 
     def handle_stream(self, stream: iostream.IOStream, address: Any) -> None:
         self.strangers[id(stream)] = stream
@@ -107,7 +108,9 @@ class PageHandler(web.RequestHandler):
     def prepare(self) -> None:
         host = self.request.headers.get("Host", "").lower()
         if host not in self.site.hosts and _name_of(host) not in self.site.hosts:
-            raise web.HTTPError(421, f"{host!r} is no name of this server: open it as it was printed, or --host")
+            raise web.HTTPError(
+                421, f"{host!r} is no name of this server: open it as it was printed, or --host"
+            )
         origin = self.request.headers.get("Origin")
         site = self.request.headers.get("Sec-Fetch-Site", "none")
         # A page of stages is sandboxed, so it has no origin; it loads nothing but itself.
@@ -153,7 +156,12 @@ def _name_of(host: str) -> str:
 class FileHandler(PageHandler):
     """The page, its style and script."""
 
-    TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+    TYPES: ClassVar = {
+        ".html": "text/html",
+        ".css": "text/css",
+        ".js": "text/javascript",
+        ".svg": "image/svg+xml",
+    }
 
     def get(self, token: str, name: str) -> None:
         file = STATIC / (name or "page.html")
@@ -242,7 +250,9 @@ class RunsHandler(BodyHandler):
         order = self.order(RunOrder) if what == "runs" else self.order(LabOrder)
         self._check(order)
         if wait_s := self.site.users.wait_s(self.user):
-            raise web.HTTPError(429, "%s", f"your runs of this hour are used up: wait {wait_s / 60:.0f} minutes")
+            raise web.HTTPError(
+                429, "%s", f"your runs of this hour are used up: wait {wait_s / 60:.0f} minutes"
+            )
         run = PageRun(self.user, order)
         try:
             self.site.queue.put(run)
@@ -281,8 +291,8 @@ class RunHandler(PageHandler):
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header(
             "Content-Security-Policy",
-            f"sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src {_script_hash()}; "
-            "img-src data:; frame-ancestors 'self'",
+            "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+            f"script-src {_script_hash()}; frame-ancestors 'self'",
         )
         self.finish(run.stages)
 
@@ -362,6 +372,7 @@ def serve(site: Site, port: int, address: str) -> PageServer:
         body_timeout=_BODY_S,
         max_buffer_size=orders.BODY_BYTES + (1 << 16),
     )
+    server.strangers = OrderedDict()
     shared = {"site": site, "server": server}
     application.settings["log_function"] = lambda _: None
     application.add_handlers(
@@ -380,5 +391,3 @@ def serve(site: Site, port: int, address: str) -> PageServer:
     server.listen(port, address)
     server.port = next(iter(server._sockets.values())).getsockname()[1]
     return server
-
-

@@ -1,4 +1,4 @@
-"""The page in a headless browser: a run, its errors, reload, two tabs, a narrow and a dark one, keyboard only, a lab."""
+"""The page in a headless browser: runs, errors, reload, two tabs, narrow, dark, by keyboard only, a lab."""
 
 from __future__ import annotations
 
@@ -200,13 +200,17 @@ def test_narrow_and_dark(page: RunPage):
 
 @pytest.mark.parametrize("page", [(1400, "light"), (500, "dark")], indirect=True)
 def test_axe_finds_nothing_serious(page: RunPage):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
+    )
     page.ended()
     for view in ("stages", "lanes", "tuning"):
         page.tab.click(f"#tab-{view}")
         found = axe.Axe().run(page.tab).response["violations"]
         serious = {each["id"]: [node["html"][:120] for node in each["nodes"]] for each in found}
-        serious = {each["id"]: serious[each["id"]] for each in found if each["impact"] in ("serious", "critical")}
+        serious = {
+            each["id"]: serious[each["id"]] for each in found if each["impact"] in ("serious", "critical")
+        }
         assert serious == {}
 
 

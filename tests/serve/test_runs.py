@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -109,7 +108,9 @@ def test_a_kernel_that_is_wrong_on_hard_inputs_only(client: PageClient, right: s
         ("M, N = x.shape", "raise ValueError('<b>&')", "ValueError: <b>&", "raise ValueError"),
     ],
 )
-def test_a_kernel_that_fails_says_where(client: PageClient, right: str, old: str, new: str, words: str, at: str):
+def test_a_kernel_that_fails_says_where(
+    client: PageClient, right: str, old: str, new: str, words: str, at: str
+):
     text = changed(right, old, new)
     found = client.result(text)
     (verdict,) = found["first"]["verdicts"]
@@ -143,7 +144,9 @@ def test_an_error_in_cuda_has_its_line(client: PageClient):
 
 def test_values_of_a_parameter_are_swept(client: PageClient):
     text = client.source("triton", "triton.blocked", "vector_add")
-    text = changed(text, '"BLOCK_SIZE": (128, 256, 512, 1024, 2048, 4096), "WARPS": (1, 2, 4, 8, 16)', '"WARPS": (4, 8)')
+    text = changed(
+        text, '"BLOCK_SIZE": (128, 256, 512, 1024, 2048, 4096), "WARPS": (1, 2, 4, 8, 16)', '"WARPS": (4, 8)'
+    )
     found = client.result(text, op="vector_add", tune=True)
     trials = found["answer"]["tuning"]
     assert [trial["values"] for trial in trials] == [{"WARPS": 4}, {"WARPS": 8}]
@@ -196,7 +199,9 @@ def test_a_lab_is_marked(client: PageClient):
     marks = {event["kind"]: event for event in client.events(run["id"])}["marks"]
     assert marks["points"] == 0
     names = [part["name"] for part in marks["parts"]]
-    assert [part["name"] for part in lab["parts"]] == [name for name in names if name in {p["name"] for p in lab["parts"]}]
+    assert [part["name"] for part in lab["parts"]] == [
+        name for name in names if name in {p["name"] for p in lab["parts"]}
+    ]
     assert {part["result"] for part in marks["parts"]} <= {"not started", "left out"}
     assert client.ask("lab?lab=01&hint=1")[1]["hint"]
     assert client.ask("lab?lab=01&hint=99")[0] == 400

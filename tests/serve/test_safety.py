@@ -28,8 +28,13 @@ from page_server import PageClient, PageServerProcess, page_server, seconds_of
 NAMES = [f"user{number}" for number in range(30)]
 TOKENS = {name: f"{name}-0123456789abcdef" for name in NAMES}
 QUICK_S = 0.2
-"""95th percentile of what is not a run."""
-WRONG = "from compare.registry import implementation\n\n\n@implementation('softmax', 'torch.mine', level='naive')\ndef mine(x):\n    return x\n"
+"""The 95th percentile of requests that are no run."""
+WRONG = """from compare.registry import implementation
+
+@implementation("softmax", "torch.mine", level="naive")
+def mine(x):
+    return x
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServerProce
     file = tmp_path_factory.mktemp("auth") / "class.txt"
     file.write_text("# a class\n" + "".join(f"{name} {token}\n" for name, token in TOKENS.items()))
     file.chmod(0o600)
-    with page_server("--device", "cpu", "--auth", str(file), "--quota", "12", "--host", "gpu.example.edu") as found:
+    with page_server(
+        "--device", "cpu", "--auth", str(file), "--quota", "12", "--host", "gpu.example.edu"
+    ) as found:
         yield found
 
 
@@ -74,7 +81,9 @@ def test_other_hosts_and_sites_are_refused(client: PageClient, headers: dict[str
     assert client.ask("runs", order, headers=headers)[0] == (400 if status == 200 else status)
 
 
-@pytest.mark.parametrize("path", ["", "page.js", "catalogue", "runs/example", "runs/example/events", "ace/ace.js"])
+@pytest.mark.parametrize(
+    "path", ["", "page.js", "catalogue", "runs/example", "runs/example/events", "ace/ace.js"]
+)
 def test_a_wrong_token_is_refused_everywhere(client: PageClient, path: str):
     for token in ("x" * 32, client.token[:-1] + "0"):
         assert PageClient(client.port, token).ask(path)[0] == 403
@@ -85,7 +94,9 @@ def test_a_form_of_another_site_cannot_start_a_run(client: PageClient):
     assert client.ask("runs", {"op": "softmax", "text": WRONG}, headers=headers)[0] == 415
 
 
-@pytest.mark.parametrize("path", ["ace/../__init__.py", "ace/%2e%2e/__init__.js", "../x", "page.html", "runs/none"])
+@pytest.mark.parametrize(
+    "path", ["ace/../__init__.py", "ace/%2e%2e/__init__.js", "../x", "page.html", "runs/none"]
+)
 def test_no_other_file_is_served(client: PageClient, path: str):
     assert client.ask(path)[0] in (403, 404)
 
@@ -102,7 +113,7 @@ def test_no_script_runs_but_the_page_s(client: PageClient):
     assert policy["frame-ancestors"] == "'none'"
     assert "<script>" not in text
     assert " style=" not in text
-    assert "http" not in text.replace('http-equiv', "")
+    assert "http" not in text.replace("http-equiv", "")
     assert answer.headers["Referrer-Policy"] == "no-referrer"
 
 
@@ -230,7 +241,9 @@ def memory_mb(pid: int) -> float:
 def quickness(client: PageClient, requests: int = 40) -> float:
     """The 95th percentile of the seconds that a request takes which is no run."""
     assert client.ask("catalogue")[0] == 200
-    return statistics.quantiles([seconds_of(lambda: client.ask("page.js")) for _ in range(requests)], n=20)[-1]
+    return statistics.quantiles([seconds_of(lambda: client.ask("page.js")) for _ in range(requests)], n=20)[
+        -1
+    ]
 
 
 def test_a_hundred_megabytes_harm_no_other(server: PageServerProcess, client: PageClient):
@@ -238,7 +251,9 @@ def test_a_hundred_megabytes_harm_no_other(server: PageServerProcess, client: Pa
     for token, length in ((client.token, 100 << 20), (client.token, BODY_BYTES), ("x" * 32, BODY_BYTES)):
         with socket.create_connection(("127.0.0.1", client.port)) as flood:
             head = f"POST /{token}/runs HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\n"
-            flood.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode())
+            flood.sendall(
+                f"{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode()
+            )
             with suppress(OSError):  # refused while it sends
                 for _ in range(length >> 20):
                     flood.sendall(b"[" * (1 << 20))
@@ -286,9 +301,8 @@ def test_thirty_users_at_once(server: PageServerProcess, client: PageClient):
     ended: list[tuple[float, int, str]] = []
 
     def press(number: int) -> None:
-        for event in users[number].events(users[number].start(WRONG)):
-            pass
-        ended.append((time.monotonic(), number, event["kind"]))
+        *_, last = users[number].events(users[number].start(WRONG))
+        ended.append((time.monotonic(), number, last["kind"]))
 
     threads = [threading.Thread(target=press, args=[number]) for number in range(len(users))]
     for thread in threads:

@@ -135,7 +135,9 @@ async function show() {
   }
   const tabs = lab ? [...Object.keys(lab.files), "answers.toml"].map((name) => [name, name]) : Object.entries(WAYS);
   const chosen = lab ? state.file : state.way;
+  const focused = $("ways").contains(document.activeElement);
   $("ways").replaceChildren(...tabs.map(([name, text]) => tab(name, text, name === chosen)));
+  if (focused) $("ways").querySelector("[aria-selected=true]").focus();
   await showText();
   keep();
 }
@@ -149,13 +151,13 @@ function tab(name, text, chosen) {
 
 // Arrow keys move among the tabs of a list, as screen readers expect.
 for (const list of document.querySelectorAll("[role=tablist]")) {
-  list.addEventListener("keydown", async (event) => {
+  list.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     const tabs = [...list.children];
     const next = (tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length;
+    tabs[next].focus();
     tabs[next].click();
-    setTimeout(() => list.children[next].focus(), 50);
   });
 }
 
