@@ -18,7 +18,7 @@ import msgspec
 
 from compare import registry
 from compare.device import pick
-from compare.labs import classroom, hand_ins
+from compare.labs import classroom, hand_ins, traces
 from compare.labs.lab import find
 from compare.labs.running import COMMAND_MODULES
 from compare.model.op import Case, UsageError
@@ -29,7 +29,7 @@ from compare.sandbox.words import printable
 from compare.serve import answers
 from compare.serve.orders import Event, JudgeOrder, RunOrder
 from compare.worker import user_files
-from compare.worker.messages import Trace
+from compare.worker.messages import Trace, TracedAccess
 from compare.worker.pool import WorkerPool
 from compare.worker.start import prepare
 
@@ -119,16 +119,22 @@ def _trace(order: JudgeOrder, asked: RunOrder, labels: Sequence[str]) -> None:
     case = Case.parse(asked.case, op) if asked.case else op.cases.smoke[0]
     if op.cost(case).bytes > op.cost(op.cases.smoke[0]).bytes:
         case = op.cases.smoke[0]
-    pictures = []
-    with suppress(Exception):  # what it raises, the check has shown
-        device = prepare("cpu")
-        impls = [impl for impl in registry.implementations(op.name, labels) if impl.user_file]
-        with WorkerPool(op, device, order.timeout_s) as pool:
-            for impl in impls:
-                accesses = pool.of(impl).ask(Trace(str(case)))[:_PICTURES]
-                pictures += [(impl.label, lanes.picture(access)) for access in accesses]
-    shown = [{"label": label, "svg": one.svg, "caption": one.caption} for label, one in pictures]
+    shown = [
+        {"label": label, "svg": picture.svg, "caption": picture.caption}
+        for label in labels
+        for picture in map(lanes.picture, _accesses(order, asked, label, str(case))[:_PICTURES])
+    ]
     tell({"kind": "lanes", "case": str(case), "pictures": shown})
+
+
+def _accesses(order: JudgeOrder, asked: RunOrder, label: str, case: str) -> tuple[TracedAccess, ...]:
+    """What a row accesses first, on a CPU."""
+    if pick(order.device).type == "cuda":  # Triton's interpreter is on or off for a whole process
+        return traces.of_file(asked.op, case, label, Path(order.folder) / f"{FILE}.py", order.timeout_s)
+    impl = next(impl for impl in registry.implementations(asked.op, [label]) if impl.user_file)
+    with suppress(Exception), WorkerPool(registry.get_op(asked.op), pick("cpu"), order.timeout_s) as pool:
+        return pool.of(impl).ask(Trace(case))
+    return ()  # what it raises, the check has shown
 
 
 # --------------------------------------------------------------------------- a lab

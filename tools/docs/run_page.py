@@ -1,4 +1,4 @@
-"""The picture of the page that ``serve`` opens, as Chromium shows it: ``python -m tools.docs.run_page URL FILE``.
+"""The picture of the page that ``serve`` opens: ``python -m tools.docs.run_page URL docs/run-page.png``.
 
 URL is what a running ``python -m compare serve`` has printed.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT = 1200, 900
+WIDTH, HEIGHT = 1400, 1000
 _RAN_MS = 120_000
 
 
@@ -24,7 +24,7 @@ def main(url: str, file: str) -> int:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.goto(url)
         page.wait_for_selector("body[data-ran]", timeout=_RAN_MS)
-        page.frame_locator("#stages iframe").locator("#second, .column").first.wait_for()
+        page.frame_locator("#stages iframe").locator(".column").first.wait_for()
         Path(file).write_bytes(page.screenshot())
         browser.close()
     return 0

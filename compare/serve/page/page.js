@@ -267,7 +267,7 @@ const SHOWN = {
   refused: ({ text }) => refuse(text),
   lanes: showLanes,
   marks: showMarks,
-  stages: (event, id) => $("stages").replaceChildren(el("iframe", { src: `runs/${id}/stages`, title: "Stages of the kernel with linked lines", sandbox: "allow-scripts" })),
+  stages: (event, id) => $("stages").replaceChildren(el("iframe", { src: `runs/${id}/stages#first-head`, title: "Stages of the kernel with linked lines", sandbox: "allow-scripts" })),
   "no stages": ({ text }) => $("stages").replaceChildren(el("p", { class: "hint" }, `No stages: ${text}`)),
   done: (event, id, s) => say(took || `Done in ${s.toFixed(1)} s.`),
   cancelled: () => say("Cancelled."),
@@ -283,7 +283,7 @@ function clear() {
   took = "";
   mark([]);
   for (const name of ["verdict", "speed"]) $(name).replaceChildren();
-  for (const name of ["lanes", "stages"]) $(name).replaceChildren(el("p", { class: "hint" }, "Not yet."));
+  for (const name of ["lanes", "stages"]) $(name).replaceChildren(el("p", { class: "hint" }, "Appears when a kernel is correct."));
   $("shown-case").textContent = "";
 }
 
