@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,10 @@ def starters(op: str) -> dict[str, list[Starter]]:
     found: dict[str, list[Starter]] = {"torch": [], "triton": [], "cuda": []}
     example = places.DATA / "examples" / f"my_{op}.py"
     if example.is_file():
-        for function, call in _decorated(ast.parse(example.read_text())):
+        for _, call in _decorated(ast.parse(example.read_text())):
             row = str(ast.literal_eval(call.args[1]))
             level = next(str(ast.literal_eval(k.value)) for k in call.keywords if k.arg == "level")
             found[way_of(row)].append(Starter(EXAMPLE, level, example, row))
-            assert function.name
     for impl in registry.implementations(op):
         way = impl.way
         if impl.route in ("torch", "triton", "cupy") and impl.prepare is None and not impl.untuned:
@@ -262,13 +262,20 @@ def _kernels(op: str, names: Sequence[str]) -> str:
         pieces = [piece.text for piece in reached if piece.file == file]
         spans = sorted((whole.index(piece), piece) for piece in pieces if piece in whole)
         parts += [line for line in whole.splitlines() if line.startswith("#include")]
-        if len(spans) < len(pieces) or "namespace" in whole:
+        if len(spans) < len(pieces) or _has_conditions(unit, pieces) or "\nnamespace" in whole:
             parts = [re.sub(r"(?m)^#pragma once\n", "", whole)]
             continue
         parts += [f"\n{_comment(whole, begin)}{piece}" for begin, piece in spans]
     if not parts:
         raise UsageError(f"{KERNELS}: no kernel of {op} is {', '.join(names)}")
     return "\n".join(parts) + "\n"
+
+
+def _has_conditions(unit: cpp.Unit, pieces: Collection[str]) -> bool:
+    """Whether a constant is among these twice: once for each branch of an ``#if``."""
+    constants = (one for one in unit.declarations if one.parameters is None and not one.is_specialisation)
+    counts = Counter(name for one in constants if one.piece.text in pieces for name in one.names)
+    return max(counts.values(), default=0) > 1
 
 
 def _comment(whole: str, begin: int) -> str:
