@@ -18,18 +18,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import resource
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
+from compare.serve import access
+from compare.serve.access import User
 
-if TYPE_CHECKING:
-    from compare.serve.access import User
-
+_PACKAGES = ("tornado", "django_ace")
 _FILES = 4096
 """Open files that a class's connections may need."""
 
@@ -52,6 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--port {arguments.port}: give a number from 0 to 65535")
     if arguments.quota < 1:
         raise UsageError(f"--quota {arguments.quota}: give a number from 1 on")
+    for package in _PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"serve needs {package}: pip install -r requirements-serve.txt")
+    everyone = access.read(arguments.auth) if arguments.auth else access.alone()
     from compare.sandbox import isolation
 
     here = isolation.found()  # forks need not ask again
@@ -65,9 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
     from compare.worker.start import prepare
 
     prepare(arguments.device, registry.op_names(), (*COMMAND_MODULES, "compare.serve.judge"))
-    from compare.serve import access
-
-    everyone = access.read(arguments.auth) if arguments.auth else access.alone()
     asyncio.run(_serve(arguments, everyone))
     return status.SUCCESS
 

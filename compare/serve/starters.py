@@ -260,6 +260,8 @@ def _kernels(op: str, names: Sequence[str]) -> str:
     for file in files:
         whole = Path(file).read_text()
         pieces = [piece.text for piece in reached if piece.file == file]
+        enums = (one.piece for one in unit.declarations if one.piece.text.startswith("enum"))
+        pieces += [piece.text for piece in enums if piece.file == file and piece.text not in pieces]
         spans = sorted((whole.index(piece), piece) for piece in pieces if piece in whole)
         parts += [line for line in whole.splitlines() if line.startswith("#include")]
         if len(spans) < len(pieces) or _has_conditions(unit, pieces) or "\nnamespace" in whole:

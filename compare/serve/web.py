@@ -113,8 +113,8 @@ class PageHandler(web.RequestHandler):
             )
         origin = self.request.headers.get("Origin")
         site = self.request.headers.get("Sec-Fetch-Site", "none")
-        # A page of stages is sandboxed, so it has no origin; it loads nothing but itself.
-        if (origin and urlsplit(origin).netloc.lower() != host) or site not in ("same-origin", "none"):
+        foreign = site not in ("same-origin", "none") and not self._is_opened()
+        if foreign or (origin and urlsplit(origin).netloc.lower() != host):
             raise web.HTTPError(403, "another site has sent this request")
         user = self.site.users.of(self.path_kwargs["token"])
         if user is None:
@@ -123,6 +123,11 @@ class PageHandler(web.RequestHandler):
             raise web.HTTPError(415, "send JSON")
         self.user = user
         self.server.meet(self.request)
+
+    def _is_opened(self) -> bool:
+        """Whether it is a link to the page that a reader follows, from a course's site."""
+        asked = (self.request.headers.get(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
+        return self.request.method == "GET" and [*asked] == ["navigate", "document"]
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None))[1]
@@ -187,14 +192,10 @@ class EditorHandler(PageHandler, web.StaticFileHandler):
 
 
 def editor_folder() -> Path:
-    """Where the editor's files are.
-
-    Raises:
-        UsageError: they are not installed.
-    """
+    """Where the editor's files are; nothing of the package is imported."""
     spec = importlib.util.find_spec(EDITOR)
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError("the page's editor is missing: pip install -r requirements-serve.txt")
+    assert spec  # the command has looked
+    assert spec.submodule_search_locations
     return Path(next(iter(spec.submodule_search_locations))) / "static" / EDITOR / "ace"
 
 

@@ -93,6 +93,7 @@ def test_a_kernel_that_is_wrong_on_every_input(client: PageClient, right: str):
         assert event["kind"] != "answer"
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_is_wrong_on_hard_inputs_only(client: PageClient, right: str):
     found = client.result(changed(right, "x - tl.max(x, axis=0)", "x"))
     assert not found["first"]["wrong"]
@@ -135,6 +136,7 @@ def test_a_file_that_cannot_be_read_is_refused_at_once(client: PageClient, text:
     assert any(word in said for word in words.split("|")), said
 
 
+@pytest.mark.thorough
 def test_an_error_in_cuda_has_its_line(client: PageClient):
     text = changed(client.source("cuda", "example"), "float row_sum = 0.0f;", "float row_sum = zero;")
     (verdict,) = client.result(text)["first"]["verdicts"]
@@ -142,6 +144,7 @@ def test_an_error_in_cuda_has_its_line(client: PageClient):
     assert verdict["lines"] == [first_line(text, "zero;")]
 
 
+@pytest.mark.thorough
 def test_values_of_a_parameter_are_swept(client: PageClient):
     text = client.source("triton", "triton.blocked", "vector_add")
     text = changed(
@@ -166,6 +169,7 @@ def test_a_hanging_kernel_is_cancelled_with_all_its_processes(server: PageServer
     assert until(lambda: not any(map(running, begun)), 20)
 
 
+@pytest.mark.thorough
 def test_a_waiting_run_is_cancelled_before_it_begins(client: PageClient, right: str):
     first, second = client.start(right), client.start(right)
     assert client.ask(f"runs/{second}", method="DELETE")[0] == 200
@@ -173,6 +177,7 @@ def test_a_waiting_run_is_cancelled_before_it_begins(client: PageClient, right: 
     assert list(client.events(first))[-1]["kind"] == "done"
 
 
+@pytest.mark.thorough
 def test_a_run_is_told_from_its_first_event_on_and_to_all_that_watch(client: PageClient, right: str):
     run = client.start(right)
     told: list[list[str]] = [[], []]
@@ -190,6 +195,7 @@ def test_a_run_is_told_from_its_first_event_on_and_to_all_that_watch(client: Pag
     assert again[-1] == "done"
 
 
+@pytest.mark.thorough
 def test_a_lab_is_marked(client: PageClient):
     status, lab = client.ask("lab?lab=01")
     assert status == 200
@@ -207,6 +213,7 @@ def test_a_lab_is_marked(client: PageClient):
     assert client.ask("lab?lab=01&hint=99")[0] == 400
 
 
+@pytest.mark.thorough
 def test_a_killed_server_leaves_no_process(right: str):
     with page_server("--device", "cpu") as server:
         assert list(server.client.events("example"))[-1]["kind"] == "done"

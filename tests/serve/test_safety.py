@@ -24,6 +24,7 @@ from compare.serve.access import User
 from compare.serve.orders import BODY_BYTES, RunOrder
 from compare.serve.runs import MOST_WAITING, FairQueue, PageRun
 from page_server import PageClient, PageServerProcess, page_server, seconds_of
+from processes import command
 
 NAMES = [f"user{number}" for number in range(30)]
 TOKENS = {name: f"{name}-0123456789abcdef" for name in NAMES}
@@ -72,6 +73,7 @@ def another(client: PageClient, name: str) -> PageClient:
         ({"Origin": "null"}, 403),
         ({"Host": "gpu.example.edu", "Origin": "https://gpu.example.edu"}, 200),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
@@ -87,6 +89,12 @@ def test_other_hosts_and_sites_are_refused(client: PageClient, headers: dict[str
 def test_a_wrong_token_is_refused_everywhere(client: PageClient, path: str):
     for token in ("x" * 32, client.token[:-1] + "0"):
         assert PageClient(client.port, token).ask(path)[0] == 403
+
+
+def test_a_link_on_another_site_opens_the_page_and_starts_nothing(client: PageClient):
+    follows = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.ask("", headers=follows)[0] == 200
+    assert client.ask("runs", {"op": "softmax", "text": WRONG}, headers=follows)[0] == 403
 
 
 def test_a_form_of_another_site_cannot_start_a_run(client: PageClient):
@@ -147,6 +155,7 @@ def test_a_lab_takes_its_own_files_only(client: PageClient):
     assert client.ask("marks", {"lab": "../01", "files": {}, "answers": ""})[0] == 400
 
 
+@pytest.mark.thorough
 def test_a_run_is_its_user_s_own(client: PageClient):
     run = client.start(WRONG)
     other = another(client, "user1")
@@ -163,6 +172,22 @@ def test_a_quota_of_runs_in_an_hour(client: PageClient):
     status, answer = user.ask("runs", {"op": "softmax", "text": ""})
     assert status == 429
     assert "wait 60 minutes" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--port 70000", "--port 70000: give a number from 0"),
+        ("--quota 0", "--quota 0: give a number from 1"),
+        ("--auth none.txt", "none.txt"),
+        ("--device cuda:99", "cuda:99"),
+    ],
+)
+def test_mistakes_in_the_command(words: str, says: str):
+    done = command("serve", "--port", "0", *words.split())
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -263,6 +288,7 @@ def test_a_hundred_megabytes_harm_no_other(server: PageServerProcess, client: Pa
     assert memory_mb(server.process.pid) < before + 4 * (BODY_BYTES >> 20) + 30
 
 
+@pytest.mark.thorough
 def test_a_thousand_connections_harm_no_other(server: PageServerProcess, client: PageClient):
     """Idle ones, and ones that send a header a byte at a time: the oldest are closed."""
     before = memory_mb(server.process.pid)
@@ -317,6 +343,7 @@ def test_thirty_users_at_once(server: PageServerProcess, client: PageClient):
 # --------------------------------------------------------------------------- what is shown
 
 
+@pytest.mark.thorough
 def test_the_catalogue_offers_every_op_s_own_sources():
     catalogue = content.catalogue()
     for op in catalogue["ops"]:

@@ -17,10 +17,10 @@ from test_house import statuses_in
 ROWS = {"torch": "torch.mine", "triton": "triton.mine", "cuda": "cupy.mine"}
 RUN = (
     *("softmax triton example", "softmax triton triton.split", "softmax cuda example"),
-    *("softmax cuda cupy.onepass", "transpose cuda cupy.vectorized", "histogram cuda cupy.warps"),
+    *("softmax cuda cupy.onepass", "transpose triton triton.naive", "histogram cuda cupy.warps"),
     *("vector_add triton triton.blocked", "matmul cuda cupy.shared", "reduce_sum cuda cupy.last_block"),
     *(
-        "cross_entropy cuda cupy.online",
+        "stream_copy cuda cupy.hinted",
         "attention_backward cuda cupy.naive",
         "layer_norm cuda cupy.onepass",
     ),
