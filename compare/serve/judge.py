@@ -66,8 +66,7 @@ def _run(order: JudgeOrder, asked: RunOrder) -> int:
     file = Path(order.folder) / f"{FILE}{asked.suffix}"
     declared = user_files.declared(str(file), asked.op)
     labels = [each.label for each in declared]
-    gpu = pick(order.device).type == "cuda"
-    if not gpu and not asked.tune:
+    if not order.on_gpu and not asked.tune:
         quick = _compared(order, asked, labels, ("--no-resources", "--no-hard-inputs"))
         if quick is None:
             return 2
@@ -77,7 +76,7 @@ def _run(order: JudgeOrder, asked: RunOrder) -> int:
             return 1
     beside = [asked.beside] if asked.beside else []
     words = _tunes(declared) if asked.tune else []
-    words += ["--budget", f"{_TIMING_S:g}"] if gpu else ["--arch", asked.arch]
+    words += ["--budget", f"{_TIMING_S:g}"] if order.on_gpu else ["--arch", asked.arch]
     whole = _compared(order, asked, [*labels, *beside], words)
     if whole is None:
         return 2
@@ -129,7 +128,7 @@ def _trace(order: JudgeOrder, asked: RunOrder, labels: Sequence[str]) -> None:
 
 def _accesses(order: JudgeOrder, asked: RunOrder, label: str, case: str) -> tuple[TracedAccess, ...]:
     """What a row accesses first, on a CPU."""
-    if pick(order.device).type == "cuda":  # Triton's interpreter is on or off for a whole process
+    if order.on_gpu:  # Triton's interpreter is on or off for a whole process
         return traces.of_file(asked.op, case, label, Path(order.folder) / f"{FILE}.py", order.timeout_s)
     impl = next(impl for impl in registry.implementations(asked.op, [label]) if impl.user_file)
     with suppress(Exception), WorkerPool(registry.get_op(asked.op), pick("cpu"), order.timeout_s) as pool:

@@ -54,5 +54,11 @@ class JudgeOrder(Struct, frozen=True):
     order: RunOrder | None
     folder: str
     device: str
+    """``cpu`` or ``cuda:0``."""
     timeout_s: float
     lab: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        """By its name: to ask CUDA before workers' servers are forked would make it useless in them."""
+        return self.device.startswith("cuda")

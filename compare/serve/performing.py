@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from compare.device import pick
 from compare.labs.lab import find
 from compare.labs.running import limit_s
 from compare.labs.work import ANSWERS
@@ -99,7 +98,7 @@ class _Performance:
                 self.labels = []
                 return
             self.labels = [each["label"] for each in event["verdicts"]]
-            if self.stages is None and pick(self.device).type == "cpu":
+            if self.stages is None and self.device == "cpu":
                 self._begin_stages()
 
     def _begin_stages(self) -> None:
@@ -109,7 +108,7 @@ class _Performance:
         words = ["pipeline", order.op, "--load", file, "--html", str(self.folder / "stages.html")]
         words += [word for label in self.labels for word in ("--only", label)]
         words += ["--case", order.case] if order.case else []
-        words += ["--arch", order.arch] if pick(self.device).type == "cpu" else []
+        words += ["--arch", order.arch] if self.device == "cpu" else []
         self.stages = _Judge(COMMAND_LINE, [*words, "--timeout", f"{STEP_S:g}"])
 
     def _of_stages(self, event: Event) -> None:

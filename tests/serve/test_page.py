@@ -270,6 +270,7 @@ def test_a_lab(page: RunPage, tmp_path: Path):
     page.run()
     assert "not started" in page.text("#parts")
     assert "0 of" in page.text("#progress")
+    assert "not written yet" in page.text("#verdict")
     with page.tab.expect_download() as held:
         page.tab.click("#hand-in")
     held.value.save_as(tmp_path / "ann.zip")

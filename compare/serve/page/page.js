@@ -399,7 +399,7 @@ function showMarks({ points, of, parts }) {
   const rows = parts.map((each) => ({ cells: [each.name, each.points, each.word, el("td", { class: "prose" }, each.detail, ...(each.hint && each.result !== "passed" ? [" ", hintButton(each.hint)] : []))] }));
   $("parts").replaceChildren(table(["part", "points", "result", "detail"], rows));
   const failed = parts.filter((each) => each.result !== "passed" && each.result !== "to be read");
-  showVerdicts({ verdicts: [{ label: lab?.title ?? "", status: failed.length ? "disagrees" : "ok", word: `${points} of ${of} points`, text: failed[0] ? `${failed[0].name}: ${failed[0].detail}` : "Every part passed.", lines: [] }] });
+  showVerdicts({ verdicts: [{ label: "", status: failed.length ? "disagrees" : "ok", word: `${points} of ${of} points`, text: failed[0] ? `${failed[0].name}: ${failed[0].detail}` : "Every part passed.", lines: [] }] });
 }
 
 // ---------------------------------------------------------------------------- files and links
