@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,7 +110,7 @@ class _Performance:
         words += [word for label in self.labels for word in ("--only", label)]
         words += ["--case", order.case] if order.case else []
         words += ["--arch", order.arch] if self.device == "cpu" else []
-        self.stages = _Judge(COMMAND_LINE, [*words, "--timeout", f"{STEP_S:g}"])
+        self.stages = _Judge(COMMAND_LINE, [*words, "--timeout", f"{STEP_S:g}"], nice=10)
 
     def _of_stages(self, event: Event) -> None:
         if event["kind"] != "step":
@@ -128,11 +129,13 @@ class _Performance:
 class _Judge:
     """A forked process of `module`, and what it writes to stderr."""
 
-    def __init__(self, module: str, words: Sequence[str]) -> None:
+    def __init__(self, module: str, words: Sequence[str], nice: int = 0) -> None:
         # A file: a process that is forked with a file as its stderr cannot write to a pipe in its place.
         self._written = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         command = server.Command(module, tuple(words), kept_variables())
         self._process = server.fork_command(command, self._written.fileno())
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, nice)
         self._rest, self._bytes = b"", 0
         self.last = ""
         """The last line that is no step and no event: why it ended."""
