@@ -1,4 +1,5 @@
 # make compare            compare the ways on this machine      (OP=softmax ARGS='--case M=64,N=781,fp16')
+# make serve              a page in which you edit a kernel and run it                        (ARGS='--port 9000')
 # make test               lint, types, and the tests that convince without a GPU: minutes
 # make test-rest          what `make test` leaves out and continuous integration runs after it
 # make test-all           everything that needs no GPU (before a release or a change of compilers)
@@ -52,7 +53,7 @@ endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/aot/program/*.[ch] tests/support/fake_cuda/*.c)
 
-.PHONY: help install compare test test-quick test-rest test-all test-gpu test-triton lint style imports types format fuzz mutations \
+.PHONY: help install compare serve test test-quick test-rest test-all test-gpu test-triton lint style imports types format fuzz mutations \
 	docs handout gradescope clean
 
 help:
@@ -62,6 +63,9 @@ install: $(ENV)
 
 compare: $(ENV)
 	@$(RUN) -m compare $(OP) $(ARGS)
+
+serve: $(ENV)
+	@$(RUN) -m compare serve $(ARGS)
 
 PYTEST := $(RUN) -m pytest -n $(JOBS) --dist worksteal
 

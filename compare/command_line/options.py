@@ -16,7 +16,7 @@ from compare.sandbox.words import printable
 
 COMMANDS = (
     *("list", "doctor", "diff", "pipeline", "aot"),
-    *("map", "show", "new-op", "lab", "predict", "grade"),
+    *("map", "show", "new-op", "lab", "predict", "grade", "serve"),
 )
 """Words that name no op; `compare.cli` has their modules."""
 FILES = ("plot", "json", "csv", "markdown", "html", "junit", "trace", "gradescope", "canvas", "moodle")

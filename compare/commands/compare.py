@@ -19,6 +19,7 @@ examples:
   python -m compare predict softmax
   python -m compare lab start 01 my_lab/
   python -m compare grade my_lab/
+  python -m compare serve
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
@@ -74,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
         "(pipeline), its kernels as programs without Python (aot), the "
         "fastest way over all records (map), all that is on record of an op (show), the files of a new op "
-        "(new-op), predictions before measurements (predict), or labs of a course (lab) and their marks "
-        "(grade). COMMAND --help shows its options",
+        "(new-op), predictions before measurements (predict), labs of a course (lab) and their marks "
+        "(grade), or a page to edit and run kernels in (serve). COMMAND --help shows its options",
     )
     add: Any = parser.add_argument_group("cases and implementations").add_argument
     options.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")

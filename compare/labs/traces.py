@@ -31,14 +31,18 @@ def case_of(task: Task) -> str:
 def of_task(lab: Lab, task: Task, file: HandedIn, timeout_s: float) -> tuple[TracedAccess, ...]:
     """The accesses; none where the file does not get as far."""
     others = str(file.others or file.file.resolve().parent) if file.own_code else ""
-    words = [
-        op_of(lab, task).name,
-        case_of(task),
-        task.label,
-        str(file.file.resolve()),
-        others,
-        f"{timeout_s:g}",
-    ]
+    return of_file(op_of(lab, task).name, case_of(task), task.label, file.file, timeout_s, others)
+
+
+def of_file(
+    op: str, case: str, label: str, file: Path, timeout_s: float, others: str = ""
+) -> tuple[TracedAccess, ...]:
+    """The accesses of a user's row; none where the file does not get as far.
+
+    Args:
+        others: the class's folder of a hand-in, whose other files and the project's kernels it does not see.
+    """
+    words = [op, case, label, str(file.resolve()), others, f"{timeout_s:g}"]
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__, *words],

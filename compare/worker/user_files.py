@@ -89,6 +89,18 @@ def load(
     return {op: file.path for file in defining for op in file.ops}
 
 
+def declared(path: str, op: str) -> list[registry.implementation]:
+    """The decorators of the rows that a user's file has of an op, by its text.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    file = _read(path, op)
+    if op not in file.has:
+        raise UsageError(registry.nothing_of(op, path, file.has))
+    return [row.declared for row in file.rows if row.declared.op == op]
+
+
 def to_load(impl: Implementation) -> list[str]:
     """The files that a worker has to load for an implementation."""
     return [*registry.op_files(), *([str(impl.user_file)] if impl.user_file else [])]

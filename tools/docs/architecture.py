@@ -40,6 +40,7 @@ PLACES = {
     "compare.api": ("command", 3.6),
     "compare.notebook": ("command", 1.1),
     "compare.cluster": ("process", 2.6),
+    "compare.serve": ("command", 4.3),
     "compare.pipeline": ("stage", 4.3),
     "compare.aot": ("stage", 2.4),
     "compare.report": ("stage", 2.1),

@@ -14,11 +14,11 @@ default case and its speedup over the level before, ``overview`` a line for each
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
 measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab, ``devices`` the ways on
-all devices on record, ``simulation`` a sweep at scale.  Of a kernel's compilation ``stage ...`` is an
-excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and ``dots`` what
-``tl.dot`` becomes.  ``sweep OP`` says where the times of its curves are from, ``in-flight`` how many bytes of loads a
-speed takes.  ``limits`` is what Triton's limits cost, ``library-speed`` each level beside a library.
-``windows`` are those of the transpose's picture.  `PICTURES` are files of their own.
+all devices on record, ``simulation`` a sweep at scale. Of a kernel's compilation ``stage ...`` is an excerpt,
+``became ...`` a line for each source line, ``pass ...`` what a pass changed, and ``dots`` what ``tl.dot``
+becomes. ``sweep OP`` says where the times of its curves are from, ``in-flight`` how many bytes of loads a
+speed takes. ``limits`` is what Triton's limits cost, ``library-speed`` each level beside a library.
+``windows`` are those of the transpose's picture. `PICTURES` are files of their own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""A page in which a reader edits a kernel, runs it, and sees its verdict, speed and machine code."""

@@ -1,0 +1,51 @@
+"""A server's parts put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from compare import registry
+from compare.device import gpu_name, pick
+from compare.serve import access, performing, starters
+from compare.serve.access import User
+from compare.serve.orders import RunOrder
+from compare.serve.runs import FairQueue, PageRun
+from compare.serve.web import Site
+
+
+def made(everyone: Sequence[User], device: str, runs_an_hour: int) -> Site:
+    """What the server needs, with the run of the example under way; on the event loop."""
+    queue = FairQueue(devices(device), performing.perform)
+    op, way, label = first()
+    beside = next(each.label for each in starters.starters(op)[way] if each.label != starters.EXAMPLE)
+    example = PageRun(User("example", ""), RunOrder(op, starters.text(op, way, label), beside=beside))
+    queue.put(example)
+    gpu = gpu_name() if pick(device).type == "cuda" else ""
+    facts = {"gpu": gpu, "first": {"op": op, "way": way, "label": label}}
+    return Site(access.users(everyone, runs_an_hour), frozenset(), queue, facts, example)
+
+
+def devices(device: str) -> list[str]:
+    """What takes one run at a time: each GPU, or the CPU."""
+    picked = pick(device)
+    if picked.type == "cuda" and device in ("auto", "cuda"):
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [device if picked.type == "cuda" else "cpu"]
+
+
+def first() -> tuple[str, str, str]:
+    """Op, way and label of the first starting point: an example if there is one."""
+    examples = [
+        op for op in registry.op_names() if starters.starters(op)["triton"][0].label == starters.EXAMPLE
+    ]
+    op = [*examples, *registry.op_names()][0]
+    return op, "triton", starters.starters(op)["triton"][0].label
+
+
+def hosts(address: str, port: int, names: Sequence[str]) -> frozenset[str]:
+    """What the header Host may say."""
+    own = {address, "127.0.0.1", "localhost", "::1"}
+    with_port = {f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in own}
+    return frozenset({*with_port, *(name.lower() for name in names)})
