@@ -33,7 +33,7 @@ WRITE_INSTEAD = {
     r"(below|beside) each other": "consecutive rows or columns: uncoalesced, coalesced",
     r"meets? in (no|a) bank": "bank conflict, conflict-free",
     r"changes? places": "XOR swizzle, transposition",
-    r"(?-i:packs?)": "16-byte vector, vectorized access; `PACKS` where it is the identifier",
+    r"(?-i:packs?)": "16-byte vector, vectorized access",
     r"on (its|their) way": "in flight, prefetched",
     r"at (every|each) turn|turns later": "each iteration",
     r"dealt (to|like)": "assigned round-robin",

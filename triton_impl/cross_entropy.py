@@ -5,8 +5,8 @@ Variants; ``cuda_impl/kernels/cross_entropy.cuh`` has the same under the same na
 * ``online``: a program reads a row once, tile by tile, with a running maximum and sum
 * ``split``: several programs share a row; the last to finish combines the partial results: few long rows
 
-A tile has shape PACKS x THREADS x VEC.  Each thread has PACKS vectors of VEC consecutive elements, 16 bytes.
-Reductions along PACKS and VEC then stay within a thread; a reduction over the whole tile would need shuffles
+A tile has shape VECTORS x THREADS x VEC.  Each thread has VECTORS vectors of VEC elements, 16 bytes.
+Reductions along VECTORS and VEC then stay within a thread; one over the whole tile would need shuffles
 and barriers in every iteration.  The compiler chooses that layout by itself, because vectorized loads need
 it.
 
@@ -36,7 +36,7 @@ IGNORED = tl.constexpr(-100)
 @triton.jit
 def reduce(
     logits_ptr, first, count,
-    WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+    WHOLE: tl.constexpr, VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
     """Maximum and sum of exponentials of ``count`` elements starting at ``first``.
 
@@ -45,8 +45,8 @@ def reduce(
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
-    AT_A_TIME: tl.constexpr = PACKS * THREADS
-    pack = tl.arange(0, PACKS)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
+    AT_A_TIME: tl.constexpr = VECTORS * THREADS
+    pack = tl.arange(0, VECTORS)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
     n = pack * VEC + tl.arange(0, VEC)[None, None, :]
     first_pack, end_pack = tl.cdiv(first, VEC), (first + count) // VEC
     own_max = tl.full([THREADS], -float("inf"), tl.float32)
@@ -59,8 +59,8 @@ def reduce(
         own_max = tl.load(logits_ptr + at, mask=mine, other=-float("inf")).to(tl.float32)
         own_sum = fast_expf(own_max - finite_shift(own_max))
     for begin in range(first_pack, end_pack, AT_A_TIME):
-        packs = tl.minimum(end_pack - begin, AT_A_TIME).to(tl.int32)
-        x = tl.load(logits_ptr + begin * VEC + n, mask=pack < packs, other=-float("inf")).to(tl.float32)
+        vectors = tl.minimum(end_pack - begin, AT_A_TIME).to(tl.int32)
+        x = tl.load(logits_ptr + begin * VEC + n, mask=pack < vectors, other=-float("inf")).to(tl.float32)
         new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=2), axis=0))
         shift = finite_shift(new_max)
         new_sum = tl.sum(tl.sum(fast_expf(x - shift[None, :, None]), axis=2), axis=0)
@@ -88,13 +88,13 @@ def loss_of(row_ptr, V, target, row_max, row_sum):
 @triton.jit
 def cross_entropy_online_kernel(
     logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm,
-    WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+    WHOLE: tl.constexpr, VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
     """Grid: one program per row."""
     m = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + m * stride_lm
     target = tl.load(targets_ptr + m * stride_tm)
-    row_max, row_sum = reduce(logits_ptr, m * stride_lm, V, WHOLE, PACKS, THREADS, VEC)
+    row_max, row_sum = reduce(logits_ptr, m * stride_lm, V, WHOLE, VECTORS, THREADS, VEC)
     tl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
 
 
@@ -102,7 +102,8 @@ def cross_entropy_online_kernel(
 def cross_entropy_split_kernel(
     logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, slice_columns, splits,
     max_ptr, sum_ptr, arrived_ptr,
-    WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr, BLOCK_S: tl.constexpr,
+    WHOLE: tl.constexpr, VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+    BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """Grid: ``splits`` programs per row, each with ``slice_columns`` columns of it; splits <= BLOCK_S.
 
@@ -115,7 +116,7 @@ def cross_entropy_split_kernel(
     begin = (program % splits).to(tl.int64) * slice_columns
     row_ptr = logits_ptr + m * stride_lm
     first, count = m * stride_lm + begin, tl.minimum(slice_columns, V - begin)
-    part_max, part_sum = reduce(logits_ptr, first, count, WHOLE, PACKS, THREADS, VEC)
+    part_max, part_sum = reduce(logits_ptr, first, count, WHOLE, VECTORS, THREADS, VEC)
 
     tl.store(max_ptr + program, part_max)
     tl.store(sum_ptr + program, part_sum)
@@ -138,7 +139,7 @@ def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def tile(logits: torch.Tensor) -> dict[str, int]:
-    """WHOLE, PACKS, THREADS and VEC: 32 bytes per thread, but no more than a row.
+    """WHOLE, VECTORS, THREADS and VEC: 32 bytes per thread, but no more than a row.
 
     16-byte vectorized loads if the first row is 16-byte aligned; WHOLE if all rows start and end aligned.
 
@@ -146,11 +147,11 @@ def tile(logits: torch.Tensor) -> dict[str, int]:
     and while one program reduces, others load.
     """
     VEC = 16 // logits.element_size() if logits.data_ptr() % 16 == 0 and logits.size(1) > 0 else 1
-    packs = max(1, cdiv(logits.size(1), VEC))
-    THREADS = 128 if packs <= 128 * 8 else 256
-    PACKS = min(32 // (VEC * logits.element_size()), next_power_of_2(cdiv(packs, THREADS)))
+    vectors = max(1, cdiv(logits.size(1), VEC))
+    THREADS = 128 if vectors <= 128 * 8 else 256
+    VECTORS = min(32 // (VEC * logits.element_size()), next_power_of_2(cdiv(vectors, THREADS)))
     WHOLE = logits.stride(0) % VEC == 0 and logits.size(1) % VEC == 0
-    return {"WHOLE": WHOLE, "PACKS": PACKS, "THREADS": THREADS, "VEC": VEC}
+    return {"WHOLE": WHOLE, "VECTORS": VECTORS, "THREADS": THREADS, "VEC": VEC}
 
 
 @implementation("cross_entropy", "triton.online", level="tiled")
@@ -178,7 +179,7 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     if M == 0:
         return loss
     constants = tile(logits)
-    TILE = constants["PACKS"] * constants["THREADS"] * constants["VEC"]
+    TILE = constants["VECTORS"] * constants["THREADS"] * constants["VEC"]
     # Slices of so many tiles that every multiprocessor has 16 programs.
     slice_tiles = max(1, cdiv(V, TILE) * M // (16 * multiprocessors(logits.device)))
     splits = max(1, cdiv(V, slice_tiles * TILE))

@@ -96,14 +96,14 @@ def count_words(words, lanes, inside):
 
 
 @gluon.jit
-def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
+def histogram_gluon_kernel(x_ptr, y_ptr, N, head, VECTORS: gl.constexpr):
     """Grid: persistent, at most as many programs as the GPU holds; chunks are assigned round-robin.
 
-    A chunk is PACKS 16-byte vectors per thread.  The first ``head`` elements lie before a 16-byte boundary,
+    A chunk is VECTORS 16-byte vectors per thread.  The first ``head`` elements lie before a 16-byte boundary,
     where vectors begin.  Program 0 counts these in y directly, and those after the last whole word.
     """
     WARPS: gl.constexpr = gl.num_warps()
-    CHUNK: gl.constexpr = PACKS * WARPS * 32 * 4  # in words of four elements
+    CHUNK: gl.constexpr = VECTORS * WARPS * 32 * 4  # in words of four elements
     WORDS: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
     A_THREAD: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     COUNTS: gl.constexpr = gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])
@@ -170,16 +170,16 @@ def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS:
     level="tiled",
     requires="sm_80",
     without_gpu=False,
-    tunable={"PACKS": (1, 2, 4, 8), "WARPS": (8, 16, 32), "PROGRAMS": (1, 2, 3)},
+    tunable={"VECTORS": (1, 2, 4, 8), "WARPS": (8, 16, 32), "PROGRAMS": (1, 2, 3)},
 )
-def in_gluon(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 16, PROGRAMS: int = 2) -> torch.Tensor:
+def in_gluon(x: torch.Tensor, *, VECTORS: int = 4, WARPS: int = 16, PROGRAMS: int = 2) -> torch.Tensor:
     """One private counter per lane, in a bank of its own; a strided x is copied first."""
     check_bytes("histogram", x)
     x = x.contiguous()
     N = x.numel()
     head = min(N, -x.data_ptr() % 16)
-    chunks = cdiv((N - head) // 4, PACKS * WARPS * 32 * 4)
+    chunks = cdiv((N - head) // 4, VECTORS * WARPS * 32 * 4)
     y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
     programs = max(1, min(chunks, PROGRAMS * multiprocessors(x.device)))
-    histogram_gluon_kernel[(programs,)](x, y, N, head, PACKS=PACKS, num_warps=WARPS)
+    histogram_gluon_kernel[(programs,)](x, y, N, head, VECTORS=VECTORS, num_warps=WARPS)
     return y

@@ -283,7 +283,7 @@ def of_rows(words, there, count, N, eps):
 
 @gluon.jit
 def layer_norm_gluon_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr, eps,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, vectors, stride_vectors, chunks, of_chunk_ptr, eps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -295,14 +295,14 @@ def layer_norm_gluon_kernel(
     flight.  Weights are in shared memory too, read once for all rows.  A thread reads only what it has copied
     itself, so it waits for no other thread's copies.
 
-    Rows of x are 16-byte aligned; `packs` and `stride_packs` are N and x's stride in 16-byte vectors.
+    Rows of x are 16-byte aligned; `vectors` and `stride_vectors` are N and x's stride in 16-byte vectors.
     """
     T: gl.constexpr = x_ptr.dtype.element_ty
     VEC: gl.constexpr = 128 // T.primitive_bitwidth
     TILE: gl.constexpr = gl.BlockedLayout([1, VEC], [1, 32], [BLOCK_M, 1], [1, 0])
     WORDS: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32, 1], [32, 1], [1, BLOCK_M], [0, 1])
     DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    N = packs * VEC
+    N = vectors * VEC
     c = gl.program_id(0) % chunks
     step = gl.num_programs(0) // chunks * BLOCK_M
     first = (gl.program_id(0) // chunks).to(gl.int64) * BLOCK_M
@@ -317,7 +317,7 @@ def layer_norm_gluon_kernel(
     ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
     for iteration in gl.static_range(STAGES - 1):
         rows = (first + iteration * step + r)[:, None]
-        fetch(ring, iteration, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+        fetch(ring, iteration, x_ptr + rows * stride_vectors * VEC + n, (rows < M) & inside, STAGES)
     vectors = gl.allocate_shared_memory(T, [2, 1, BLOCK_N], DENSE)
     vectors.index(0).store(of_columns(weight_ptr, n, N))
     vectors.index(1).store(of_columns(bias_ptr, n, N))
@@ -346,7 +346,7 @@ def layer_norm_gluon_kernel(
             rows = (old_m + r)[:, None]
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
-        x_ptrs = x_ptr + rows * stride_packs * VEC + n
+        x_ptrs = x_ptr + rows * stride_vectors * VEC + n
         fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
         iteration += 1  # noqa: SIM113 - Triton has no enumerate (to 3.9)
 

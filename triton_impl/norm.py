@@ -20,7 +20,7 @@ from triton_impl.shared_rows import (
     COOPERATIVE,
     aligned,
     columns_of_a_chunk,
-    in_packs,
+    in_vectors,
     resident_programs,
     share_rows,
 )
@@ -229,7 +229,7 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
 def in_gluon(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     rows = checked(op, x, **parameters)
     if rows.y.numel() > 0:
-        x = in_packs(rows.x)
+        x = in_vectors(rows.x)
         # Three tiles in the ring and 8 KB each of weight and bias leave room for two programs.
         share_rows(kernel, x, rows._replace(x=x).tensors, (eps,), BLOCK_M=4, PROGRAMS=2)
     return rows.y

@@ -60,12 +60,12 @@ def rotate_heads(
 
 @triton.jit
 def rotary_token_kernel(
-    q_ptr, k_ptr, cos_ptr, sin_ptr, out_ptr, S, H, Hk, packs,
+    q_ptr, k_ptr, cos_ptr, sin_ptr, out_ptr, S, H, Hk, vectors,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_cs, stride_ss,
     BLOCK_H: tl.constexpr, BLOCK_HK: tl.constexpr, BLOCK_D: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per token.  Half a head is ``packs`` vectors of VEC elements."""
-    half = packs * VEC  # the product tells the compiler the divisibility, so it can vectorize
+    """Grid: one program per token.  Half a head is ``vectors`` vectors of VEC elements."""
+    half = vectors * VEC  # the product tells the compiler the divisibility, so it can vectorize
     token = tl.program_id(0).to(tl.int64)
     s, b = token % S, token // S
     d = tl.arange(0, BLOCK_D)[None, :]

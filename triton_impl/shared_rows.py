@@ -108,7 +108,7 @@ def published(of_chunk_ptr, m, c, M, chunks):
     return gl.load(of_chunk_ptr + m * chunks + c, mask=there, other=-1, volatile=True)
 
 
-def in_packs(x: torch.Tensor) -> torch.Tensor:
+def in_vectors(x: torch.Tensor) -> torch.Tensor:
     """``x`` with 16-byte aligned rows; a copy if they are not.
 
     Raises:

@@ -30,7 +30,7 @@ from triton_impl.shared_rows import (
     COOPERATIVE,
     columns_of_a_chunk,
     fetch,
-    in_packs,
+    in_vectors,
     published,
     resident_programs,
     share_rows,
@@ -182,7 +182,7 @@ def of_rows(words, there):
 
 @gluon.jit
 def softmax_gluon_kernel(
-    x_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr,
+    x_ptr, y_ptr, M, vectors, stride_vectors, chunks, of_chunk_ptr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """As split, but a program has the same BLOCK_N columns of many rows, and writes them one iteration later.
@@ -192,14 +192,14 @@ def softmax_gluon_kernel(
     STAGES stages in shared memory: two are in use, this iteration's and the last one's; the others are in
     flight.  A thread reads only what it has copied itself, so it waits for no other thread's copies.
 
-    Rows of x are 16-byte aligned; `packs` and `stride_packs` are N and x's stride in 16-byte vectors.
+    Rows of x are 16-byte aligned; `vectors` and `stride_vectors` are N and x's stride in 16-byte vectors.
     """
     T: gl.constexpr = x_ptr.dtype.element_ty
     VEC: gl.constexpr = 128 // T.primitive_bitwidth
     TILE: gl.constexpr = gl.BlockedLayout([1, VEC], [1, 32], [BLOCK_M, 1], [1, 0])
     WORDS: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32, 1], [32, 1], [1, BLOCK_M], [0, 1])
     DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    N = packs * VEC
+    N = vectors * VEC
     c = gl.program_id(0) % chunks
     step = gl.num_programs(0) // chunks * BLOCK_M
     first = (gl.program_id(0) // chunks).to(gl.int64) * BLOCK_M
@@ -212,7 +212,7 @@ def softmax_gluon_kernel(
     ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
     for iteration in gl.static_range(STAGES - 1):
         rows = (first + iteration * step + r)[:, None]
-        fetch(ring, iteration, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+        fetch(ring, iteration, x_ptr + rows * stride_vectors * VEC + n, (rows < M) & inside, STAGES)
 
     iteration = 0
     for m in range(first, M + step, step):
@@ -236,7 +236,7 @@ def softmax_gluon_kernel(
             rows = (old_m + r)[:, None]
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
-        x_ptrs = x_ptr + rows * stride_packs * VEC + n
+        x_ptrs = x_ptr + rows * stride_vectors * VEC + n
         fetch(ring, iteration + STAGES - 1, x_ptrs, (rows < M) & inside, STAGES)
         iteration += 1  # noqa: SIM113 - Triton has no enumerate (to 3.9)
 
@@ -323,6 +323,6 @@ def in_gluon(x: torch.Tensor, *, BLOCK_M: int = 4, PROGRAMS: int = 2) -> torch.T
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() > 0:
-        x = in_packs(x)
+        x = in_vectors(x)
         share_rows(softmax_gluon_kernel, x, (x, y), BLOCK_M=BLOCK_M, PROGRAMS=PROGRAMS)
     return y

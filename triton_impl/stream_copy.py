@@ -156,21 +156,21 @@ def naive(x: torch.Tensor, *, WARPS: int = 8) -> torch.Tensor:
     return y
 
 
-def chunk_size(x: torch.Tensor, PACKS: int, WARPS: int) -> int:
-    """Elements of a chunk: PACKS 16-byte vectors for each thread of a program."""
-    return PACKS * 32 * WARPS * 16 // x.element_size()
+def chunk_size(x: torch.Tensor, VECTORS: int, WARPS: int) -> int:
+    """Elements of a chunk: VECTORS 16-byte vectors for each thread of a program."""
+    return VECTORS * 32 * WARPS * 16 // x.element_size()
 
 
-SIZES = {"PACKS": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8, 16)}
+SIZES = {"VECTORS": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8, 16)}
 
 
 @implementation("stream_copy", "triton.vectorized", level="tiled", algorithm="vectorized copy", tunable=SIZES)
-def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tensor:
-    """16-byte vectorized accesses, PACKS per thread, all in flight at once."""
+def vectorized(x: torch.Tensor, *, VECTORS: int = 1, WARPS: int = 4) -> torch.Tensor:
+    """16-byte vectorized accesses, VECTORS per thread, all in flight at once."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
-    BLOCK_SIZE = chunk_size(x, PACKS, WARPS)
+    BLOCK_SIZE = chunk_size(x, VECTORS, WARPS)
     if N > 0:
         grid = (cdiv(N, BLOCK_SIZE),)
         stream_copy_vectorized_kernel[grid](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
@@ -189,13 +189,13 @@ HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2), "STORE_HINT": (0, 1, 2)},
 )
 def hinted(
-    x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4, LOAD_HINT: int = 2, STORE_HINT: int = 0
+    x: torch.Tensor, *, VECTORS: int = 1, WARPS: int = 4, LOAD_HINT: int = 2, STORE_HINT: int = 0
 ) -> torch.Tensor:
     """As `vectorized`, with cache hints."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
-    BLOCK_SIZE = chunk_size(x, PACKS, WARPS)
+    BLOCK_SIZE = chunk_size(x, VECTORS, WARPS)
     if N > 0:
         grid = (cdiv(N, BLOCK_SIZE),)
         hints = (*HINTS[LOAD_HINT], *HINTS[STORE_HINT])
@@ -215,12 +215,12 @@ def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
     algorithm="vectorized copy with prefetching",
     tunable={**SIZES, "PROGRAMS": (1, 2, 3, 4, 6, 8, 16)},
 )
-def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 1) -> torch.Tensor:
+def prefetch(x: torch.Tensor, *, VECTORS: int = 4, WARPS: int = 8, PROGRAMS: int = 1) -> torch.Tensor:
     """Persistent; two chunks per program are prefetched into registers."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
-    BLOCK_SIZE = chunk_size(x, PACKS, WARPS)
+    BLOCK_SIZE = chunk_size(x, VECTORS, WARPS)
     if N > 0:
         grid = (programs_for(x, N // BLOCK_SIZE, PROGRAMS),)
         stream_copy_prefetch_kernel[grid](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
@@ -233,20 +233,20 @@ def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int =
     level="tiled",
     algorithm="through shared memory by cp.async",
     tunable={
-        "PACKS": (1, 2, 4),
+        "VECTORS": (1, 2, 4),
         "WARPS": (2, 4, 8, 16),
         "STAGES": (2, 3, 4, 6),
         "PROGRAMS": (1, 2, 3, 4, 6, 8),
     },
 )
 def cp_async(
-    x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 1
+    x: torch.Tensor, *, VECTORS: int = 4, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 1
 ) -> torch.Tensor:
     """Persistent; the next chunks are prefetched into shared memory by cp.async."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
-    BLOCK_SIZE = chunk_size(x, PACKS, WARPS)
+    BLOCK_SIZE = chunk_size(x, VECTORS, WARPS)
     if N > 0:
         grid = (programs_for(x, N // BLOCK_SIZE, PROGRAMS),)
         stream_copy_cp_async_kernel[grid](
@@ -255,7 +255,7 @@ def cp_async(
     return y
 
 
-def whole_packs(x: torch.Tensor) -> bool:
+def whole_vectors(x: torch.Tensor) -> bool:
     """Whether x is contiguous and 16-byte aligned, as TMA requires."""
     return (x.stride(0) == 1 or x.numel() <= 1) and x.data_ptr() % 16 == 0
 
@@ -273,7 +273,7 @@ def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096, WARPS: int = 1) -> torch.Te
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     COLUMNS = 128 // x.element_size()  # 128 bytes: the widest row of TMA's 128-byte swizzle
-    if not whole_packs(x) or N < COLUMNS:
+    if not whole_vectors(x) or N < COLUMNS:
         return vectorized(x)
     y = x.new_empty(N)
     rows, BLOCK_ROWS = N // COLUMNS, CHUNK_BYTES // 128

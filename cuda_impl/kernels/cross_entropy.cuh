@@ -20,9 +20,9 @@
 constexpr index_t IGNORED = -100;  // PyTorch's ignore_index: the loss of such a row is 0
 
 // Reduces `count` consecutive elements; each of THREADS threads returns its share. Vectorized 16-byte loads,
-// PACKS in flight per thread, start at the first 16-byte boundary. The elements before it and after the last
-// vector are fewer than two vectors together: one per thread.
-template <typename T, int PACKS, int THREADS>
+// VECTORS in flight per thread, start at the first 16-byte boundary. The elements before it and after the
+// last vector are fewer than two vectors together: one per thread.
+template <typename T, int VECTORS, int THREADS>
 __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
     constexpr int VEC = 16 / sizeof(T);
     const int misaligned = static_cast<int>(reinterpret_cast<unsigned long long>(part_ptr) / sizeof(T) % VEC);
@@ -36,18 +36,18 @@ __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int 
     if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
 
     Running seen = identity();
-    constexpr int TILE = THREADS * PACKS;
+    constexpr int TILE = THREADS * VECTORS;
     for (index_t begin = 0; begin < vectors; begin += TILE) {
         const int left = static_cast<int>(vectors - begin < TILE ? vectors - begin : TILE);
         const T* tile_ptr = body_ptr + begin * VEC;
-        Packed<T, VEC> x[PACKS];
+        Packed<T, VEC> x[VECTORS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
             const int vector = p * THREADS + thread;
             if (vector < left) x[p] = load_packed<VEC>(tile_ptr + vector * VEC);
         }
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
             if (p * THREADS + thread < left) seen = include(seen, x[p].unpack());
         }
     }
@@ -70,7 +70,7 @@ __device__ __forceinline__ float loss_of(Running row, float picked, index_t targ
 // Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: one warp, or the whole block. The
 // target is loaded with the row. Its logit is loaded after the row, and overlaps with the final reduction.
 
-template <typename T, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, int VECTORS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t M, index_t V, index_t stride_lm,
     index_t stride_tm) {
@@ -82,7 +82,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_
     const T* row_ptr = logits_ptr + m * stride_lm;
     const index_t target = targets_ptr[m * stride_tm];
 
-    Running row = reduce<T, PACKS, ROW_THREADS>(row_ptr, V, thread);
+    Running row = reduce<T, VECTORS, ROW_THREADS>(row_ptr, V, thread);
     const float picked = pick(row_ptr, V, target);
     if constexpr (BLOCK_M == 1) {
         row = block_combine<THREADS>(row);
@@ -97,7 +97,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_
 // partials[M,splits], then increments arrived[M], which starts as 0. The block that finds all others counted
 // combines the partial results, in column order whichever block it is. No block waits for another.
 
-template <typename T, int PACKS, int THREADS>
+template <typename T, int VECTORS, int THREADS>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
     index_t stride_tm, index_t slice, int splits, word_t* partials, word_t* arrived) {
@@ -106,7 +106,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
     const T* row_ptr = logits_ptr + m * stride_lm;
     const index_t count = begin + slice < V ? slice : V - begin;
     const Running part =
-        block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
+        block_combine<THREADS>(reduce<T, VECTORS, THREADS>(row_ptr + begin, count, threadIdx.x));
 
     if (threadIdx.x == 0) partials[blockIdx.x] = to_word(part);
     if (!arrives_last(&arrived[m], splits) || threadIdx.x >= WARP) return;
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
 // Every block sends its partial result into the shared memory of the cluster's first block, which combines
 // them. No global memory is involved, and none needs to be zeroed.
 
-template <typename T, int PACKS, int THREADS, int CLUSTER>
+template <typename T, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
     index_t stride_tm, index_t slice) {
@@ -147,7 +147,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) CLUSTER_OF(CLUSTER) void c
     __syncthreads();
     cluster_arrive_relaxed();
 
-    const Running seen = reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x);
+    const Running seen = reduce<T, VECTORS, THREADS>(row_ptr + begin, count, threadIdx.x);
     const float picked = pick(row_ptr, V, target);
     const Running part = block_combine<THREADS>(seen);
 

@@ -49,7 +49,7 @@ __global__ __launch_bounds__(THREADS) void histogram_shared_kernel(
 }
 
 // ---- warps, lanes --------------------------------------------------------------------------------------
-// Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * PACKS 16-byte vectors are
+// Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * VECTORS 16-byte vectors are
 // assigned round-robin. x is contiguous. The first `head` elements lie before a 16-byte boundary, where
 // vectors begin; block 0 counts them one by one, and those after the last whole vector.
 
@@ -59,18 +59,18 @@ __device__ __forceinline__ unsigned byte_of(const Vector& x, int v) {
 }
 
 // Calls count(byte) for each element of the block's chunks.
-template <int PACKS, int THREADS, typename Count>
+template <int VECTORS, int THREADS, typename Count>
 __device__ __forceinline__ void count_chunks(
     const byte_t* __restrict__ x_ptr, index_t N, int head, Count count) {
-    constexpr int VEC = 16, CHUNK = PACKS * THREADS;  // CHUNK in vectors
+    constexpr int VEC = 16, CHUNK = VECTORS * THREADS;  // CHUNK in vectors
     const auto* vector = reinterpret_cast<const Vector*>(x_ptr + head);
     const index_t vectors = (N - head) / VEC, whole = vectors / CHUNK, thread = threadIdx.x;
     for (index_t chunk = blockIdx.x; chunk < whole; chunk += gridDim.x) {
-        Vector x[PACKS];  // all loads are in flight before the first is counted
+        Vector x[VECTORS];  // all loads are in flight before the first is counted
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) x[p] = vector[chunk * CHUNK + p * THREADS + thread];
+        for (int p = 0; p < VECTORS; ++p) x[p] = vector[chunk * CHUNK + p * THREADS + thread];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
 #pragma unroll
             for (int v = 0; v < VEC; ++v) count(byte_of(x[p], v));
         }
@@ -93,7 +93,7 @@ __device__ __forceinline__ void count_chunks(
 // A warp's counters are contiguous. Two lanes may still update one counter, which the GPU combines, or two
 // counters in one bank: a bank conflict.
 
-template <int PACKS, int THREADS, int BLOCKS>
+template <int VECTORS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(
     const byte_t* __restrict__ x_ptr, count_t* __restrict__ y_ptr, index_t N, int head) {
     constexpr int WARPS = THREADS / WARP;
@@ -101,7 +101,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(
     for (int i = threadIdx.x; i < WARPS * BINS; i += THREADS) count[i] = 0;
     __syncthreads();
     unsigned* own = count + threadIdx.x / WARP * BINS;
-    count_chunks<PACKS, THREADS>(x_ptr, N, head, [=](unsigned byte) { atomicAdd(own + byte, 1u); });
+    count_chunks<VECTORS, THREADS>(x_ptr, N, head, [=](unsigned byte) { atomicAdd(own + byte, 1u); });
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;
@@ -118,14 +118,14 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(
 
 constexpr int COPIES = 64;
 
-template <int PACKS, int THREADS, int BLOCKS>
+template <int VECTORS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(
     const byte_t* __restrict__ x_ptr, count_t* __restrict__ y_ptr, index_t N, int head) {
     DYNAMIC_SHARED(unsigned, count);
     for (int i = threadIdx.x; i < BINS * COPIES; i += THREADS) count[i] = 0;
     __syncthreads();
     const unsigned lane = threadIdx.x % COPIES * 4;  // byte offset of the lane's copy
-    count_chunks<PACKS, THREADS>(x_ptr, N, head, [=](unsigned byte) {
+    count_chunks<VECTORS, THREADS>(x_ptr, N, head, [=](unsigned byte) {
         atomicAdd(reinterpret_cast<unsigned*>(reinterpret_cast<byte_t*>(count) + (byte << 8 | lane)), 1u);
     });
     __syncthreads();

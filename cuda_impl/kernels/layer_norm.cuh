@@ -84,11 +84,11 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(
 
 // ---- a tile in registers ---------------------------------------------------------------------------------
 
-template <typename T, int VEC, int PACKS>
-__device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[PACKS]) {
+template <typename T, int VEC, int VECTORS>
+__device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[VECTORS]) {
     float sum = 0.0f;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) sum += to_float(x, v);
@@ -97,12 +97,12 @@ __device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[PACKS])
 }
 
 // The sum of squared deviations from `mean`.
-template <int THREADS, typename T, int VEC, int PACKS>
+template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ float tile_squares(
-    const Packed<T, VEC> (&packed)[PACKS], float mean, int columns, int thread) {
+    const Packed<T, VEC> (&packed)[VECTORS], float mean, int columns, int thread) {
     float squares = 0.0f;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         if ((p * THREADS + thread) * VEC >= columns) continue;  // padding: x is 0, the mean is not
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
@@ -114,12 +114,12 @@ __device__ __forceinline__ float tile_squares(
     return squares;
 }
 
-template <int THREADS, typename T, int VEC, int PACKS>
+template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
-    T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS], const Packed<T, VEC> (&weights)[PACKS],
-    const Packed<T, VEC> (&biases)[PACKS], float mean, float scale, int columns, int thread) {
+    T* tile_ptr, const Packed<T, VEC> (&packed)[VECTORS], const Packed<T, VEC> (&weights)[VECTORS],
+    const Packed<T, VEC> (&biases)[VECTORS], float mean, float scale, int columns, int thread) {
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
         const Vec<T, VEC> x = packed[p].unpack(), weight = weights[p].unpack(), bias = biases[p].unpack();
         Vec<T, VEC> y;
@@ -133,24 +133,24 @@ __device__ __forceinline__ void store_tile(
 
 // ---- onepass -------------------------------------------------------------------------------------------
 // Unlike online, the row stays in registers, so it is read once. Grid: one block per BLOCK_M rows.
-// THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors each:
-// N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. Weights are loaded
-// together with the row, so that nothing waits after the reduction. Registers are limited so that one block
-// reads while another writes: 40 for PACKS == 2, else 64. Blocks of two warps: 14 of them in place of 16,
-// with 72 registers (65536 / 896 = 73, allocated by eights), of which x, weight and bias take 48.
+// THREADS / BLOCK_M threads share a row and hold all of it, VECTORS vectors each:
+// N <= THREADS / BLOCK_M * VECTORS * VEC. A row of more than one warp has a block to itself. Weights are
+// loaded together with the row, so that nothing waits after the reduction. Registers are limited so that one
+// block reads while another writes: 40 for VECTORS == 2, else 64. Blocks of two warps: 14 of them in place of
+// 16, with 72 registers (65536 / 896 = 73, allocated by eights), of which x, weight and bias take 48.
 
 #if __CUDA_ARCH__ >= 800
 constexpr int SMALL_TILE_THREADS = 1536;
 #else
 constexpr int SMALL_TILE_THREADS = 1024;
 #endif
-constexpr int resident_threads(int PACKS, int THREADS) {
-    return PACKS == 2 ? SMALL_TILE_THREADS : THREADS == 64 ? 896 : 1024;
+constexpr int resident_threads(int VECTORS, int THREADS) {
+    return VECTORS == 2 ? SMALL_TILE_THREADS : THREADS == 64 ? 896 : 1024;
 }
 
-template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCK_M>
 __global__
-__launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void layer_norm_onepass_kernel(
+__launch_bounds__(THREADS, resident_threads(VECTORS, THREADS) / THREADS) void layer_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
     float eps) {
     constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
@@ -159,7 +159,7 @@ __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void laye
     // Without a row a thread still shuffles.
     const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
     const int columns = parts.body;
-    Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
+    Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
     float edge = 0.0f, edge_weight = 0.0f, edge_bias = 0.0f;
 
     if (parts.edge >= 0) {
@@ -192,17 +192,17 @@ __launch_bounds__(THREADS, resident_threads(PACKS, THREADS) / THREADS) void laye
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
 // on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
-// KEPT: a slice is one tile of THREADS * PACKS vectors, so its weights stay in registers; else they are
+// KEPT: a slice is one tile of THREADS * VECTORS vectors, so its weights stay in registers; else they are
 // loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
 // <= 4.
 
-template <typename T, bool ALIGNED, bool KEPT, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, bool KEPT, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N,
         index_t stride_xm, int slice, int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC;
     constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
@@ -241,7 +241,7 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     }
     __syncthreads();
     cluster_arrive_relaxed();
-    Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
+    Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
     if (KEPT) {
         load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
         load_parameters<THREADS, ALIGNED>(bias, bias_ptr + head + begin, columns, thread);

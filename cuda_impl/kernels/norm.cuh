@@ -10,12 +10,12 @@ __device__ __forceinline__ float square(float x) {
     return x * x;
 }
 
-// PACKS vectors per thread, THREADS vectors apart; zeros from `columns` on.
-template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
+// VECTORS vectors per thread, THREADS vectors apart; zeros from `columns` on.
+template <int THREADS, bool ALIGNED = true, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void load_tile(
-    Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns, int thread) {
+    Packed<T, VEC> (&x)[VECTORS], const T* tile_ptr, int columns, int thread) {
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
         x[p] = n < columns ? load_body<ALIGNED, VEC>(tile_ptr + n) : Packed<T, VEC>{};
     }
@@ -43,11 +43,11 @@ __device__ __forceinline__ Packed<T, VEC> load_shifted(const T* ptr) {
         return {make_uint4(word[0], word[1], word[2], word[3])};
     }
 }
-template <int THREADS, bool ALIGNED, typename T, int VEC, int PACKS>
+template <int THREADS, bool ALIGNED, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void load_parameters(
-    Packed<T, VEC> (&weight)[PACKS], const T* tile_ptr, int columns, int thread) {
+    Packed<T, VEC> (&weight)[VECTORS], const T* tile_ptr, int columns, int thread) {
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
         weight[p] = n < columns ? load_shifted<ALIGNED, VEC>(tile_ptr + n) : Packed<T, VEC>{};
     }

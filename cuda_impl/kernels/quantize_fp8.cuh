@@ -7,7 +7,7 @@
 //   vectorized  unlike onepass: 16-byte loads that stay packed, 8 codes a store, a reciprocal per group
 //
 // Groups are counted through all rows, row_groups a row: group g is the (g % row_groups)-th of row
-// g / row_groups. BLOCK_M of them share a block, THREADS / BLOCK_M threads each, PACKS elements or vectors
+// g / row_groups. BLOCK_M of them share a block, THREADS / BLOCK_M threads each, VECTORS elements or vectors
 // per thread. Rows of x are stride_xm elements apart, values and scales are contiguous.
 #pragma once
 
@@ -64,7 +64,7 @@ group_of(unsigned g, unsigned count, index_t K, index_t stride_xm, int columns, 
 
 // ---- onepass --------------------------------------------------------------------------------------------
 
-template <typename T, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, int VECTORS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(
     const T* x_ptr, unsigned char* values_ptr, float* scales_ptr, unsigned count, index_t K,
     index_t stride_xm, int columns, unsigned row_groups) {
@@ -72,21 +72,21 @@ __global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(
     const int thread = threadIdx.x % GROUP_THREADS;
     const unsigned g = blockIdx.x * BLOCK_M + threadIdx.x / GROUP_THREADS;
     const Group group = group_of(g, count, K, stride_xm, columns, row_groups);
-    float x[PACKS];
+    float x[VECTORS];
 
     unsigned bits = 0;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = p * GROUP_THREADS + thread;
         x[p] = n < group.columns ? float(x_ptr[group.x_offset + n]) : 0.0f;
     }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) bits = LargerBits()(bits, magnitude(x[p]));
+    for (int p = 0; p < VECTORS; ++p) bits = LargerBits()(bits, magnitude(x[p]));
     const float scale = scale_of(group_largest<THREADS, BLOCK_M>(bits));
     if (thread == 0 && g < count) scales_ptr[g] = scale;
 
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = p * GROUP_THREADS + thread;
         if (n < group.columns) values_ptr[group.values_offset + n] = to_e4m3(x[p] / scale);
     }
@@ -124,7 +124,7 @@ __device__ __forceinline__ void store_codes(unsigned char* ptr, const unsigned s
     }
 }
 
-template <typename T, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, int VECTORS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS, MOST_THREADS / THREADS) void quantize_fp8_vectorized_kernel(
     const T* x_ptr, unsigned char* values_ptr, float* scales_ptr, unsigned count, index_t K,
     index_t stride_xm, int columns, unsigned row_groups) {
@@ -132,16 +132,16 @@ __global__ __launch_bounds__(THREADS, MOST_THREADS / THREADS) void quantize_fp8_
     const int thread = threadIdx.x % GROUP_THREADS;
     const unsigned g = blockIdx.x * BLOCK_M + threadIdx.x / GROUP_THREADS;
     const Group group = group_of(g, count, K, stride_xm, columns, row_groups);
-    Packed<T, VEC> x[PACKS];
+    Packed<T, VEC> x[VECTORS];
 
     unsigned bits = 0;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * GROUP_THREADS + thread) * VEC;
         x[p] = n < group.columns ? load_packed<VEC>(x_ptr + group.x_offset + n) : Packed<T, VEC>{};
     }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const Vec<T, VEC> elements = x[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) bits = LargerBits()(bits, magnitude(to_float(elements, v)));
@@ -151,7 +151,7 @@ __global__ __launch_bounds__(THREADS, MOST_THREADS / THREADS) void quantize_fp8_
 
     const Divisor divisor(scale);
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * GROUP_THREADS + thread) * VEC;
         const Vec<T, VEC> elements = x[p].unpack();
         unsigned short pairs[VEC / 2];

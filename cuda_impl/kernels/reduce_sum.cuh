@@ -48,26 +48,26 @@ __global__ __launch_bounds__(THREADS) void reduce_sum_shuffle_kernel(
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * PACKS 16-byte vectors are
+// Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * VECTORS 16-byte vectors are
 // assigned round-robin. Threads synchronise only after the last chunk. x is contiguous.
 //
 // The first `head` elements lie before a 16-byte boundary, where vectors begin; block 0 adds them one by one,
 // and those after the last whole vector.
 
 // The sum of the block's chunks; every thread gets it.
-template <typename T, int PACKS, int THREADS>
+template <typename T, int VECTORS, int THREADS>
 __device__ __forceinline__ float sum_of_chunks(const T* __restrict__ x_ptr, index_t N, int head) {
-    constexpr int VEC = 16 / sizeof(T), CHUNK = PACKS * THREADS;  // CHUNK in vectors
+    constexpr int VEC = 16 / sizeof(T), CHUNK = VECTORS * THREADS;  // CHUNK in vectors
     const T* begin = x_ptr + head;
     const index_t vectors = (N - head) / VEC, whole = vectors / CHUNK, thread = threadIdx.x;
     float sum[4] = {};  // independent accumulators, for instruction-level parallelism
     for (index_t chunk = blockIdx.x; chunk < whole; chunk += gridDim.x) {
-        Packed<T, VEC> packed[PACKS];
+        Packed<T, VEC> packed[VECTORS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p)
+        for (int p = 0; p < VECTORS; ++p)
             packed[p] = load_packed<VEC>(begin + (chunk * CHUNK + p * THREADS + thread) * VEC);
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
             const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
             for (int v = 0; v < VEC; ++v) sum[v % 4] += to_float(x, v);
@@ -89,20 +89,20 @@ __device__ __forceinline__ float sum_of_chunks(const T* __restrict__ x_ptr, inde
     return block_reduce<Sum, THREADS>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-template <typename T, int PACKS, int THREADS, int BLOCKS>
+template <typename T, int VECTORS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_vectorized_kernel(
     const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head) {
-    const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
+    const float sum = sum_of_chunks<T, VECTORS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) y_ptr[blockIdx.x] = sum;
 }
 
 // ---- atomic --------------------------------------------------------------------------------------------
 // Grid: as vectorized. y starts as 0. The order of the blocks, and so the rounding, varies from run to run.
 
-template <typename T, int PACKS, int THREADS, int BLOCKS>
+template <typename T, int VECTORS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(
     const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head) {
-    const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
+    const float sum = sum_of_chunks<T, VECTORS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) atomicAdd(y_ptr, sum);
 }
 
@@ -110,11 +110,11 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(
 // Grid: as vectorized. Every block writes its sum to block_sums, then increments blocks_done, which starts as
 // 0. The last block sees all sums, and adds them in block order.
 
-template <typename T, int PACKS, int THREADS, int BLOCKS>
+template <typename T, int VECTORS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
     const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head, float* block_sums,
     unsigned long long* blocks_done) {
-    const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
+    const float sum = sum_of_chunks<T, VECTORS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
     if (!arrives_last(blocks_done, gridDim.x)) return;
 

@@ -62,20 +62,20 @@ __global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(
 
 // ---- a tile in registers ---------------------------------------------------------------------------------
 
-template <typename T, int VEC, int PACKS>
-__device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&x)[PACKS]) {
+template <typename T, int VEC, int VECTORS>
+__device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&x)[VECTORS]) {
     float squares = 0.0f;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) squares += vec_squares(x[p].unpack());
+    for (int p = 0; p < VECTORS; ++p) squares += vec_squares(x[p].unpack());
     return squares;
 }
 
-template <int THREADS, typename T, int VEC, int PACKS>
+template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
-    T* tile_ptr, const Packed<T, VEC> (&x)[PACKS], float scale, const Packed<T, VEC> (&weight)[PACKS],
+    T* tile_ptr, const Packed<T, VEC> (&x)[VECTORS], float scale, const Packed<T, VEC> (&weight)[VECTORS],
     int columns, int thread) {
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
         const Vec<T, VEC> y = scaled(x[p].unpack(), scale, weight[p].unpack());
         if (n < columns) store_vec(tile_ptr + n, y);
@@ -84,14 +84,14 @@ __device__ __forceinline__ void store_tile(
 
 // ---- onepass -------------------------------------------------------------------------------------------
 // Unlike online, the row stays in registers, so it is read once. Grid: one block per BLOCK_M rows.
-// THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors each:
-// N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. Weights are loaded
-// together with the row, so that nothing waits after the reduction. Registers are limited so that one block
-// reads while another writes: 32 for PACKS == 2, else 64.
+// THREADS / BLOCK_M threads share a row and hold all of it, VECTORS vectors each:
+// N <= THREADS / BLOCK_M * VECTORS * VEC. A row of more than one warp has a block to itself. Weights are
+// loaded together with the row, so that nothing waits after the reduction. Registers are limited so that one
+// block reads while another writes: 32 for VECTORS == 2, else 64.
 
-template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCK_M>
 __global__
-__launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rms_norm_onepass_kernel(
+__launch_bounds__(THREADS, (VECTORS == 2 ? MOST_THREADS : 1024) / THREADS) void rms_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, float eps) {
     constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
@@ -99,7 +99,7 @@ __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rm
     // Without a row a thread still shuffles.
     const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
     const int columns = parts.body;
-    Packed<T, VEC> x[PACKS], weight[PACKS];
+    Packed<T, VEC> x[VECTORS], weight[VECTORS];
     float edge = 0.0f, edge_weight = 0.0f;
 
     if (parts.edge >= 0) {
@@ -127,17 +127,17 @@ __launch_bounds__(THREADS, (PACKS == 2 ? MOST_THREADS : 1024) / THREADS) void rm
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
 // on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
-// KEPT: a slice is one tile of THREADS * PACKS vectors, so its weights stay in registers; else they are
+// KEPT: a slice is one tile of THREADS * VECTORS vectors, so its weights stay in registers; else they are
 // loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
 // <= 4.
 
-template <typename T, bool ALIGNED, bool KEPT, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, bool KEPT, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
         const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
         int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * PACKS * VEC;
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC;
     constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
@@ -172,7 +172,7 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     }
     __syncthreads();
     cluster_arrive_relaxed();
-    Packed<T, VEC> x[PACKS], weight[PACKS];
+    Packed<T, VEC> x[VECTORS], weight[VECTORS];
     if (KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
 
     const auto reduce = [&](int row) {

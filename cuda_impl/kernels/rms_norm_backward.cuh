@@ -92,35 +92,35 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_columns_kernel(
 
 // ---- onepass ---------------------------------------------------------------------------------------------
 // Unlike online, rows stay in registers, so dy and x are read once, and both sums are made of them. Grid: P
-// persistent blocks, rows round-robin. THREADS threads share a row and hold all of it, PACKS vectors each.
+// persistent blocks, rows round-robin. THREADS threads share a row and hold all of it, VECTORS vectors each.
 // weight is loaded once per block, and dweight is one register per column. Where registers allow, the next
 // row is prefetched, so that loads are in flight during the reduction.
 
-template <typename T, int VEC, int PACKS, int THREADS>
+template <typename T, int VEC, int VECTORS, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
     const T* dy_ptr, const T* x_ptr, const T* weight_ptr, const float* rstd_ptr, T* dx_ptr,
     float* partial_ptr, index_t M, index_t N, index_t stride_dym, index_t stride_xm, index_t stride_rm) {
-    constexpr bool PREFETCH = PACKS * VEC <= 8;
+    constexpr bool PREFETCH = VECTORS * VEC <= 8;
     const int thread = threadIdx.x, columns = static_cast<int>(N);
-    Packed<T, VEC> weight[PACKS], dy[PACKS], x[PACKS], next_dy[PACKS], next_x[PACKS];
+    Packed<T, VEC> weight[VECTORS], dy[VECTORS], x[VECTORS], next_dy[VECTORS], next_x[VECTORS];
     const auto load = [&](index_t m) {
         load_tile<THREADS>(next_dy, dy_ptr + m * stride_dym, m < M ? columns : 0, thread);
         load_tile<THREADS>(next_x, x_ptr + m * stride_xm, m < M ? columns : 0, thread);
     };
     load(blockIdx.x);
     load_tile<THREADS>(weight, weight_ptr, columns, thread);
-    float dweight[PACKS][VEC] = {};
+    float dweight[VECTORS][VEC] = {};
 
     int row = 0;
     for (index_t m = blockIdx.x; m < M; m += gridDim.x, ++row) {
         if (!PREFETCH && row > 0) load(m);
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) dy[p] = next_dy[p], x[p] = next_x[p];
+        for (int p = 0; p < VECTORS; ++p) dy[p] = next_dy[p], x[p] = next_x[p];
         const float rstd = rstd_ptr[m * stride_rm];
         if (PREFETCH) load(m + gridDim.x);
         float sum = 0.0f;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
             const Gradients<T, VEC> of(dy[p].unpack(), x[p].unpack(), weight[p].unpack(), rstd);
             sum += of.products();
 #pragma unroll
@@ -130,14 +130,14 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
         sum = row % 2 == 0 ? block_reduce<Sum, THREADS, 0>(sum) : block_reduce<Sum, THREADS, 1>(sum);
         const float mean = sum / N;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
             const Gradients<T, VEC> of(dy[p].unpack(), x[p].unpack(), weight[p].unpack(), rstd);
             const int n = (p * THREADS + thread) * VEC;
             store_vec_if(n < columns, dx_ptr + m * N + n, of.dx(rstd, mean));
         }
     }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
         float* partial = partial_ptr + blockIdx.x * N + n;
 #pragma unroll

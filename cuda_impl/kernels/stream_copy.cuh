@@ -4,7 +4,7 @@
 // kilobytes in flight to keep the memory busy. Variants; triton_impl/stream_copy.py has the same under the
 // same names:
 //   naive       one element per thread
-//   vectorized  PACKS 16-byte vectorized accesses per thread, all loads in flight at once
+//   vectorized  VECTORS 16-byte vectorized accesses per thread, all loads in flight at once
 //   hinted      as vectorized, with cache hints
 //   prefetch    persistent blocks; the next chunks are prefetched into registers
 //   cp_async    as prefetch, into shared memory by cp.async, bypassing registers
@@ -32,22 +32,22 @@ __global__ void stream_copy_naive_kernel(
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: one block per PACKS * THREADS consecutive 16-byte vectors; neighbouring threads have neighbouring
+// Grid: one block per VECTORS * THREADS consecutive 16-byte vectors; neighbouring threads have neighbouring
 // vectors: coalesced.
 
-template <typename T, int PACKS, int THREADS>
+template <typename T, int VECTORS, int THREADS>
 __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
-    const index_t first = index_t(blockIdx.x) * PACKS * THREADS + threadIdx.x, vectors = N / VEC;
-    uint4 x[PACKS];
+    const index_t first = index_t(blockIdx.x) * VECTORS * THREADS + threadIdx.x, vectors = N / VEC;
+    uint4 x[VECTORS];
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const index_t i = first + p * THREADS;
         if (i < vectors) x[p] = reinterpret_cast<const uint4*>(x_ptr)[i];
     }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const index_t i = first + p * THREADS;
         if (i < vectors) reinterpret_cast<uint4*>(y_ptr)[i] = x[p];
     }
@@ -118,19 +118,19 @@ __device__ __forceinline__ void store_hinted(uint4* ptr, uint4 value) {
     }
 }
 
-template <typename T, int PACKS, int THREADS, int LOAD_HINT, int STORE_HINT>
+template <typename T, int VECTORS, int THREADS, int LOAD_HINT, int STORE_HINT>
 __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
-    const index_t first = index_t(blockIdx.x) * PACKS * THREADS + threadIdx.x, vectors = N / VEC;
-    uint4 x[PACKS];
+    const index_t first = index_t(blockIdx.x) * VECTORS * THREADS + threadIdx.x, vectors = N / VEC;
+    uint4 x[VECTORS];
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const index_t i = first + p * THREADS;
         if (i < vectors) x[p] = load_hinted<LOAD_HINT>(reinterpret_cast<const uint4*>(x_ptr) + i);
     }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const index_t i = first + p * THREADS;
         if (i < vectors) store_hinted<STORE_HINT>(reinterpret_cast<uint4*>(y_ptr) + i, x[p]);
     }
@@ -152,18 +152,18 @@ __device__ __forceinline__ void copy_rest(
     }
 }
 
-template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
+template <typename T, int VECTORS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
-    constexpr int CHUNK = PACKS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
+    constexpr int CHUNK = VECTORS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
     const uint4* x = reinterpret_cast<const uint4*>(x_ptr) + threadIdx.x;
     uint4* y = reinterpret_cast<uint4*>(y_ptr) + threadIdx.x;
     const index_t whole = N / (CHUNK * VEC), step = gridDim.x;
-    uint4 ring[STAGES][PACKS];  // indexed by unrolled loops only: registers have no addresses
+    uint4 ring[STAGES][VECTORS];  // indexed by unrolled loops only: registers have no addresses
     const auto load = [&](int stage, index_t chunk) {
         if (chunk >= whole) return;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) ring[stage][p] = x[chunk * CHUNK + p * THREADS];
+        for (int p = 0; p < VECTORS; ++p) ring[stage][p] = x[chunk * CHUNK + p * THREADS];
     };
 
     index_t chunk = blockIdx.x;
@@ -174,7 +174,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(
         for (int stage = 0; stage < STAGES; ++stage, chunk += step) {
             if (chunk >= whole) break;
 #pragma unroll
-            for (int p = 0; p < PACKS; ++p) y[chunk * CHUNK + p * THREADS] = ring[stage][p];
+            for (int p = 0; p < VECTORS; ++p) y[chunk * CHUNK + p * THREADS] = ring[stage][p];
             load(stage, chunk + STAGES * step);
         }
     }
@@ -186,10 +186,10 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(
 // no registers. A thread writes only the vectors that it has copied itself, so it waits for its own copies
 // alone: no block barrier.
 
-template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
+template <typename T, int VECTORS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
-    constexpr int CHUNK = PACKS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
+    constexpr int CHUNK = VECTORS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
     const uint4* x = reinterpret_cast<const uint4*>(x_ptr) + threadIdx.x;
     uint4* y = reinterpret_cast<uint4*>(y_ptr) + threadIdx.x;
     const index_t whole = N / (CHUNK * VEC), step = gridDim.x;
@@ -198,7 +198,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(
     const auto fetch = [&](int stage, index_t chunk) {
         if (chunk < whole) {
 #pragma unroll
-            for (int p = 0; p < PACKS; ++p) {
+            for (int p = 0; p < VECTORS; ++p) {
                 cp_async_16(own + stage * CHUNK + p * THREADS, x + chunk * CHUNK + p * THREADS, 16);
             }
         }
@@ -210,7 +210,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(
     for (index_t chunk = blockIdx.x; chunk < whole; chunk += step) {
         cp_async_wait<STAGES - 1>();
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) y[chunk * CHUNK + p * THREADS] = own[stage * CHUNK + p * THREADS];
+        for (int p = 0; p < VECTORS; ++p) y[chunk * CHUNK + p * THREADS] = own[stage * CHUNK + p * THREADS];
         fetch(stage, chunk + STAGES * step);
         if (++stage == STAGES) stage = 0;
     }

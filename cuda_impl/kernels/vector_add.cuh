@@ -2,7 +2,7 @@
 //
 // Variants, slow to fast; both are memory-bound and differ in bytes per instruction:
 //   scalar      one element per thread
-//   vectorized  PACKS 16-byte vectorized accesses per thread, all loads in flight at once
+//   vectorized  VECTORS 16-byte vectorized accesses per thread, all loads in flight at once
 //
 // Arrays are contiguous; arithmetic is in fp32.
 #pragma once
@@ -17,24 +17,24 @@ __global__ void vector_add_scalar_kernel(
     if (n < N) z_ptr[n] = T(float(x_ptr[n]) + float(y_ptr[n]));
 }
 
-// A block adds PACKS * blockDim.x consecutive 16-byte vectors; neighbouring threads have neighbouring
+// A block adds VECTORS * blockDim.x consecutive 16-byte vectors; neighbouring threads have neighbouring
 // vectors: coalesced. All three arrays are 16-byte aligned.
-template <typename T, int PACKS>
+template <typename T, int VECTORS>
 __global__ void vector_add_vectorized_kernel(
     const T* __restrict__ x_ptr, const T* __restrict__ y_ptr, T* __restrict__ z_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
-    const index_t first = index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x, vectors = N / VEC;
+    const index_t first = index_t(blockIdx.x) * VECTORS * blockDim.x + threadIdx.x, vectors = N / VEC;
 
-    Vec<T, VEC> x[PACKS], y[PACKS];
+    Vec<T, VEC> x[VECTORS], y[VECTORS];
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const index_t i = first + p * blockDim.x;
         if (i >= vectors) break;
         x[p] = reinterpret_cast<const Vec<T, VEC>*>(x_ptr)[i];
         y[p] = reinterpret_cast<const Vec<T, VEC>*>(y_ptr)[i];
     }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const index_t i = first + p * blockDim.x;
         if (i >= vectors) break;
         Vec<T, VEC> z;

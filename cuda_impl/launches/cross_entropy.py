@@ -10,12 +10,12 @@ from cuda_impl.buffers import Tensor, empty, zeros
 from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import contiguous_rows, vector
 
-PACKS, THREADS = 8, 256
+VECTORS, THREADS = 8, 256
 
 
 def tile_of(x: Tensor) -> int:
     """Columns of a block in flight: 32 KB."""
-    return PACKS * THREADS * vector(x)
+    return VECTORS * THREADS * vector(x)
 
 
 def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,8 +39,8 @@ def shared(x: Tensor) -> Plan:
     return Plan(y, Launch(SHARED(), blocks, THREADS, (x, y, *int64(N, x.stride(0)))))
 
 
-def by_chunks(run: Kernel, x: Tensor, PACKS: int, THREADS: int, BLOCKS: int, shared_bytes: int = 0) -> Plan:
-    """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk.
+def by_chunks(run: Kernel, x: Tensor, VECTORS: int, THREADS: int, BLOCKS: int, shared_bytes: int = 0) -> Plan:
+    """Chunks of THREADS * VECTORS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk.
 
     A strided x uses `shared`.
     """
@@ -49,24 +49,24 @@ def by_chunks(run: Kernel, x: Tensor, PACKS: int, THREADS: int, BLOCKS: int, sha
         return shared.plan(x)
     head = min(N, -x.data_ptr() % 16)
     BLOCKS = min(BLOCKS, 2048 // THREADS)
-    chunks = ceil_div((N - head) // 16, THREADS * PACKS)
+    chunks = ceil_div((N - head) // 16, THREADS * VECTORS)
     blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
     args = (x, y, *int64(N), *int32(head))
-    return Plan(y, Launch(run(SHAPE=(PACKS, THREADS, BLOCKS)), blocks, THREADS, args, shared_bytes))
+    return Plan(y, Launch(run(SHAPE=(VECTORS, THREADS, BLOCKS)), blocks, THREADS, args, shared_bytes))
 
 
-SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (256, 512, 1024), "BLOCKS": (1, 2, 3, 4)}
+SIZES = {"VECTORS": (1, 2, 4, 8), "THREADS": (256, 512, 1024), "BLOCKS": (1, 2, 3, 4)}
 WARPS = Kernel("histogram_warps_kernel<{SHAPE}>", SHAPE=[(4, 512, 2)])
 LANES = Kernel("histogram_lanes_kernel<{SHAPE}>", SHAPE=[(4, 512, 2)])
 
 
 @variant("histogram", "warps", kernels=[WARPS, SHARED], level="tiled", tunable=SIZES)
-def warps(x: Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> Plan:
+def warps(x: Tensor, *, VECTORS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> Plan:
     """One set of counters per warp; four 16-byte loads per thread in flight."""
-    return by_chunks(WARPS, x, PACKS, THREADS, BLOCKS)
+    return by_chunks(WARPS, x, VECTORS, THREADS, BLOCKS)
 
 
 @variant("histogram", "lanes", kernels=[LANES, SHARED], level="tiled", tunable=SIZES)
-def lanes(x: Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> Plan:
+def lanes(x: Tensor, *, VECTORS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> Plan:
     """One private counter per lane, in a bank of its own."""
-    return by_chunks(LANES, x, PACKS, THREADS, BLOCKS, shared_bytes=BINS * COPIES * 4)
+    return by_chunks(LANES, x, VECTORS, THREADS, BLOCKS, shared_bytes=BINS * COPIES * 4)

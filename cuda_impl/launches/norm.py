@@ -25,16 +25,16 @@ def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) ->
     return Plan(y, Launch(run(x.dtype, ALIGNED=in_vectors(x)), M, 1024, args))
 
 
-def onepass_shape(packs: int) -> tuple[int, int, int]:
-    """The smallest PACKS and THREADS, and BLOCK_M, for rows of ``packs`` vectors."""
-    PACKS = 4
-    if packs <= 16:
+def onepass_shape(vectors: int) -> tuple[int, int, int]:
+    """The smallest VECTORS and THREADS, and BLOCK_M, for rows of ``vectors`` vectors."""
+    VECTORS = 4
+    if vectors <= 16:
         return 1, 128, 8
-    if packs <= 32 * PACKS:  # one row per warp
-        return (1 if packs <= 32 else PACKS), 128, 4
-    if 64 * PACKS < packs <= 256 * PACKS:
-        PACKS = 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
-    return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
+    if vectors <= 32 * VECTORS:  # one row per warp
+        return (1 if vectors <= 32 else VECTORS), 128, 4
+    if 64 * VECTORS < vectors <= 256 * VECTORS:
+        VECTORS = 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
+    return VECTORS, max(64, 1 << (ceil_div(vectors, VECTORS) - 1).bit_length()), 1
 
 
 MOST_THREADS = 1024
@@ -56,9 +56,9 @@ def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     check_norm(op, x, **parameters)
     x = contiguous_rows(x)
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    PACKS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC))
+    VECTORS, THREADS, BLOCK_M = SHAPE = onepass_shape(ceil_div(N, VEC))
     if THREADS > MOST_THREADS:
-        most = MOST_THREADS * PACKS * VEC
+        most = MOST_THREADS * VECTORS * VEC
         raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
     args = (x, *map(packed, parameters.values()), y, *int64(M, N, x.stride(0)), np.float32(eps))
     kernel = run(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
@@ -66,8 +66,8 @@ def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
 
 
 FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
-CLUSTER_PACKS = 4
-MOST_SLICE_PACKS = 208 * 1024 // 16
+CLUSTER_VECTORS = 4
+MOST_SLICE_VECTORS = 208 * 1024 // 16
 MOST_OF_128 = 64  # blocks of 128 threads that hold a row in registers
 
 
@@ -96,20 +96,20 @@ def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     check_norm(op, x, **parameters)
     x = as_output(contiguous_rows(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    packs = ceil_div(N, VEC)
-    of_128 = ceil_div(packs, 128 * CLUSTER_PACKS)  # blocks of 128 threads needed
+    vectors = ceil_div(N, VEC)
+    of_128 = ceil_div(vectors, 128 * CLUSTER_VECTORS)  # blocks of 128 threads needed
     THREADS, CLUSTER = SHAPE = cluster_shape(of_128)
-    slice_packs = ceil_div(packs, CLUSTER)
-    if slice_packs > MOST_SLICE_PACKS:
-        most = CLUSTER * MOST_SLICE_PACKS * VEC
+    slice_vectors = ceil_div(vectors, CLUSTER)
+    if slice_vectors > MOST_SLICE_VECTORS:
+        most = CLUSTER * MOST_SLICE_VECTORS * VEC
         raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
     ALIGNED, KEPT = in_vectors(x), of_128 <= MOST_OF_128
     # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
-    BLOCK_M = 1 if M < FEW_ROWS or not KEPT else 4 if slice_packs <= 512 else 2
+    BLOCK_M = 1 if M < FEW_ROWS or not KEPT else 4 if slice_vectors <= 512 else 2
     groups = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
-    split = int32(slice_packs * VEC, BLOCK_M)
+    split = int32(slice_vectors * VEC, BLOCK_M)
     sizes = int64(M, N, x.stride(0))
     args = (x, *map(packed, parameters.values()), y, *sizes, *split, np.float32(eps))
-    shared_bytes = BLOCK_M * slice_packs * 16
+    shared_bytes = BLOCK_M * slice_vectors * 16
     kernel = run(x.dtype, ALIGNED=ALIGNED, KEPT=KEPT, SHAPE=SHAPE)
     return Plan(y, Launch(kernel, groups * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))

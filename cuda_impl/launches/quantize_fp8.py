@@ -60,7 +60,7 @@ ONEPASS_COLUMNS = 32768
 
 
 def onepass_shape(columns: int) -> tuple[int, int, int]:
-    """PACKS, THREADS and BLOCK_M for groups of so many columns."""
+    """VECTORS, THREADS and BLOCK_M for groups of so many columns."""
     if columns > ONEPASS_COLUMNS:
         raise too_long(columns, ONEPASS_COLUMNS)
     if columns <= 256:
@@ -90,18 +90,18 @@ def onepass(x: Tensor, *, group: int) -> Plan:
 VECTORIZED_BYTES = 1 << 16
 
 
-def vectorized_shape(packs: int) -> tuple[int, int, int]:
-    """PACKS, THREADS and BLOCK_M for groups of so many vectors."""
-    if packs <= 16:
+def vectorized_shape(vectors: int) -> tuple[int, int, int]:
+    """VECTORS, THREADS and BLOCK_M for groups of so many vectors."""
+    if vectors <= 16:
         return 2, 128, 16
-    if packs <= 128:  # one group per warp
-        return 1 if packs <= 32 else 4, 128, 4
-    return 4, next(threads for threads in (128, 256, 512, 1024) if packs <= 4 * threads), 1
+    if vectors <= 128:  # one group per warp
+        return 1 if vectors <= 32 else 4, 128, 4
+    return 4, next(threads for threads in (128, 256, 512, 1024) if vectors <= 4 * threads), 1
 
 
 VECTORIZED = Kernel(
     "quantize_fp8_vectorized_kernel<{T}, {SHAPE}>",
-    SHAPE=[vectorized_shape(packs) for packs in (16, 32, 128, 512, 1024, 2048, VECTORIZED_BYTES // 16)],
+    SHAPE=[vectorized_shape(vectors) for vectors in (16, 32, 128, 512, 1024, 2048, VECTORIZED_BYTES // 16)],
 )
 
 

@@ -57,7 +57,7 @@ def shuffle(x: Tensor) -> Plan:
     return by_elements(SHUFFLE, x)
 
 
-SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512), "BLOCKS": (1, 2, 3, 4, 6, 8)}
+SIZES = {"VECTORS": (4, 8, 16), "THREADS": (128, 256, 512), "BLOCKS": (1, 2, 3, 4, 6, 8)}
 
 
 class Chunks(NamedTuple):
@@ -68,14 +68,14 @@ class Chunks(NamedTuple):
     sizes: tuple[np.generic, ...]
 
 
-def chunks_of(run: Kernel, x: Tensor, PACKS: int, THREADS: int, BLOCKS: int) -> Chunks:
-    """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk."""
+def chunks_of(run: Kernel, x: Tensor, VECTORS: int, THREADS: int, BLOCKS: int) -> Chunks:
+    """Chunks of THREADS * VECTORS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk."""
     N = x.numel()
     head = min(N, -x.data_ptr() % 16 // x.element_size())
     BLOCKS = min(BLOCKS, 2048 // THREADS)  # no more threads fit; 16 loads of 16 bytes take 64 registers each
-    chunks = ceil_div((N - head) // vector(x), THREADS * PACKS)
+    chunks = ceil_div((N - head) // vector(x), THREADS * VECTORS)
     blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
-    instance = run(ELEMENT=CTYPES[x.dtype], CONSTANTS=(PACKS, THREADS, BLOCKS))
+    instance = run(ELEMENT=CTYPES[x.dtype], CONSTANTS=(VECTORS, THREADS, BLOCKS))
     return Chunks(instance, blocks, (*int64(N), *int32(head)))
 
 
@@ -95,7 +95,7 @@ VECTORIZED = kernel("vectorized", 16, 256, 3, is_relaunched=True)
     tunable=SIZES,
     matches="triton.vectorized",
 )
-def vectorized(x: Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> Plan:
+def vectorized(x: Tensor, *, VECTORS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> Plan:
     """16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left.
 
     A strided x uses `shuffle`, here and below.
@@ -105,7 +105,7 @@ def vectorized(x: Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 
         return shuffle.plan(x)
     launches: list[Launch] = []
     while True:
-        of = chunks_of(VECTORIZED, x, PACKS, THREADS, BLOCKS)
+        of = chunks_of(VECTORIZED, x, VECTORS, THREADS, BLOCKS)
         y = sums(of.blocks, x)
         launches.append(Launch(of.run, of.blocks, THREADS, (x, y, *of.sizes)))
         if of.blocks == 1:
@@ -126,13 +126,13 @@ ATOMIC = kernel("atomic", 16, 256, 3)
     tunable=SIZES,
     matches="triton.atomic",
 )
-def atomic(x: Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> Plan:
+def atomic(x: Tensor, *, VECTORS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> Plan:
     """Each block adds its sum to y, in the order of completion."""
     check_same("reduce_sum", 1, x=x)
     if is_strided(x):
         return shuffle.plan(x)
     y = zeros((), torch.float32, x.device)
-    of = chunks_of(ATOMIC, x, PACKS, THREADS, BLOCKS)
+    of = chunks_of(ATOMIC, x, VECTORS, THREADS, BLOCKS)
     return Plan(y, Launch(of.run, of.blocks, THREADS, (x, y, *of.sizes)))
 
 
@@ -148,12 +148,12 @@ LAST_BLOCK = kernel("last_block", 16, 256, 3)
     tunable=SIZES,
     matches="triton.last_block",
 )
-def last_block(x: Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> Plan:
+def last_block(x: Tensor, *, VECTORS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> Plan:
     """The last block to finish adds all blocks' sums, in block order."""
     check_same("reduce_sum", 1, x=x)
     if is_strided(x):
         return shuffle.plan(x)
-    of = chunks_of(LAST_BLOCK, x, PACKS, THREADS, BLOCKS)
+    of = chunks_of(LAST_BLOCK, x, VECTORS, THREADS, BLOCKS)
     y, block_sums = sums(1, x), empty((of.blocks,), torch.float32, x.device)
     blocks_done = zeros((1,), torch.int64, x.device)
     args = (x, y, *of.sizes, block_sums, blocks_done)

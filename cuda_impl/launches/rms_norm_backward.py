@@ -67,9 +67,9 @@ MOST_THREADS = 1024
 
 
 def onepass_shape(vectors: int, VEC: int) -> tuple[int, int]:
-    """The smallest PACKS and THREADS for rows of ``vectors`` vectors."""
-    PACKS = 1 if VEC > 1 and vectors <= 512 else 2 if VEC > 1 else 8  # single elements need more in flight
-    return PACKS, max(32, 1 << (ceil_div(max(vectors, 1), PACKS) - 1).bit_length())
+    """The smallest VECTORS and THREADS for rows of ``vectors`` vectors."""
+    VECTORS = 1 if VEC > 1 and vectors <= 512 else 2 if VEC > 1 else 8  # single elements need more in flight
+    return VECTORS, max(32, 1 << (ceil_div(max(vectors, 1), VECTORS) - 1).bit_length())
 
 
 def onepass_shapes(T: torch.dtype, VEC: int) -> Iterator[tuple[int, int]]:

@@ -67,9 +67,9 @@ def token(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, HEADS: int = 4) -> 
         return Plan(out)
     B, S, _, D = out.shape
     THREADS, VEC = 128, vec(inputs)
-    packs = ceil_div(D // 2, VEC)
-    lanes = min(packs, THREADS)
-    pieces = ceil_div(packs, lanes)
+    vectors = ceil_div(D // 2, VEC)
+    lanes = min(vectors, THREADS)
+    pieces = ceil_div(vectors, lanes)
     # Heads processed concurrently: so many that a thread has HEADS query heads, or key heads if these are
     # more.
     groups = min(ceil_div(max(q.shape[2], k.shape[2]), HEADS), THREADS // lanes)

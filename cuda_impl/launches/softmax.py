@@ -36,14 +36,14 @@ ONEPASS_COLUMNS = 32768
 MANY_ROWS = 1024  # enough to fill a GPU with one warp per row
 
 
-def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
-    """The smallest PACKS and THREADS, and BLOCK_M, for M rows of ``packs`` vectors."""
-    if packs <= 32 * 4:  # one row per warp
-        return (1 if packs <= 32 else 4), 128, 4
-    if packs <= 32 * 8 and VEC <= 4 and M >= MANY_ROWS:
+def onepass_shape(M: int, vectors: int, VEC: int) -> tuple[int, int, int]:
+    """The smallest VECTORS and THREADS, and BLOCK_M, for M rows of ``vectors`` vectors."""
+    if vectors <= 32 * 4:  # one row per warp
+        return (1 if vectors <= 32 else 4), 128, 4
+    if vectors <= 32 * 8 and VEC <= 4 and M >= MANY_ROWS:
         return 8, 128, 4
-    PACKS = 4 if packs <= 1024 * 4 else 8
-    return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
+    VECTORS = 4 if vectors <= 1024 * 4 else 8
+    return VECTORS, max(64, 1 << (ceil_div(vectors, VECTORS) - 1).bit_length()), 1
 
 
 def onepass_shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int, int]]:
@@ -87,9 +87,9 @@ def split(x: Tensor) -> Plan:
     """Several blocks share a row: up to as long as all resident blocks can hold."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
-    PACKS, THREADS = 4, 128
+    VECTORS, THREADS = 4, 128
     BLOCKS = 4  # per multiprocessor, by __launch_bounds__: all must be resident, as they wait for each other
-    BLOCK_N = THREADS * PACKS * vector(x)
+    BLOCK_N = THREADS * VECTORS * vector(x)
     chunks, blocks = ceil_div(N, BLOCK_N), BLOCKS * multiprocessors(x.device)
     check_chunks(N, chunks, blocks, BLOCK_N)
     chunk_results = zeros((M * chunks,), torch.int64, x.device)
@@ -118,8 +118,8 @@ def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = as_output(checked(x))
     y, (M, N) = empty_like(x), x.shape
-    PACKS, THREADS = 8, 64
-    BLOCK_N = THREADS * PACKS * vector(x)  # 8 KB
+    VECTORS, THREADS = 8, 64
+    BLOCK_N = THREADS * VECTORS * vector(x)  # 8 KB
     tiles = ceil_div(N, BLOCK_N)
     # At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
     # blocks.
@@ -142,9 +142,9 @@ def ring(x: Tensor) -> Plan:
     """As `split`, with TMA prefetch into a ring in shared memory."""
     x = checked_for_tma(x)
     y, (M, N) = empty_like(x), x.shape
-    PACKS, THREADS, SLOTS, LAG = 8, 256, 3, 2
+    VECTORS, THREADS, SLOTS, LAG = 8, 256, 3, 2
     BLOCKS = 2  # per multiprocessor, at most, with 96 KB of shared memory each: all must be resident
-    BLOCK_N = THREADS * PACKS * vector(x)
+    BLOCK_N = THREADS * VECTORS * vector(x)
     chunks = ceil_div(N, BLOCK_N)
     shared_bytes = SLOTS * BLOCK_N * x.element_size()
     resident = min(BLOCKS, shared_bytes_of_a_block(x.device) // shared_bytes)

@@ -38,7 +38,7 @@ def naive(x: Tensor, *, THREADS: int = 256) -> Plan:
     return Plan(y, Launch(NAIVE(WORD=WORDS[x.element_size()]), ceil_div(N, THREADS), THREADS, args))
 
 
-def whole_packs(x: Tensor) -> bool:
+def whole_vectors(x: Tensor) -> bool:
     """Whether x is contiguous and 16-byte aligned, as y is."""
     return (x.stride(0) == 1 or x.numel() <= 1) and x.data_ptr() % 16 == 0
 
@@ -65,7 +65,7 @@ def by_chunks(
     return Plan(y, Launch(instance, blocks, THREADS, (x, y, *int64(x.numel()), *more), shared_bytes))
 
 
-SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
+SIZES = {"VECTORS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 VECTORIZED, GATHERED = kernel("vectorized", 1, 128), kernel("gathered", 128)
 
 
@@ -78,14 +78,14 @@ VECTORIZED, GATHERED = kernel("vectorized", 1, 128), kernel("gathered", 128)
     tunable=SIZES,
     matches="triton.vectorized",
 )
-def vectorized(x: Tensor, *, PACKS: int = 1, THREADS: int = 128) -> Plan:
-    """16-byte vectorized accesses, PACKS per thread; a strided or unaligned x is read element by element."""
+def vectorized(x: Tensor, *, VECTORS: int = 1, THREADS: int = 128) -> Plan:
+    """VECTORS 16-byte accesses per thread; a strided or unaligned x is read element by element."""
     check_same("stream_copy", 1, x=x)
-    if not whole_packs(x):
+    if not whole_vectors(x):
         blocks = ceil_div(bytes_of(x), THREADS * 16)
         return by_chunks(GATHERED, x, (THREADS,), blocks, THREADS, more=int64(x.stride(0)))
-    blocks = ceil_div(bytes_of(x), PACKS * THREADS * 16)
-    return by_chunks(VECTORIZED, x, (PACKS, THREADS), blocks, THREADS)
+    blocks = ceil_div(bytes_of(x), VECTORS * THREADS * 16)
+    return by_chunks(VECTORIZED, x, (VECTORS, THREADS), blocks, THREADS)
 
 
 HINTED = kernel("hinted", 1, 128, 2, 0)
@@ -100,13 +100,15 @@ HINTED = kernel("hinted", 1, 128, 2, 0)
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2, 3), "STORE_HINT": (0, 1, 2)},
     matches="triton.hinted",
 )
-def hinted(x: Tensor, *, PACKS: int = 1, THREADS: int = 128, LOAD_HINT: int = 2, STORE_HINT: int = 0) -> Plan:
+def hinted(
+    x: Tensor, *, VECTORS: int = 1, THREADS: int = 128, LOAD_HINT: int = 2, STORE_HINT: int = 0
+) -> Plan:
     """As `vectorized`, with cache hints; the kernels' file lists them."""
     check_same("stream_copy", 1, x=x)
-    if not whole_packs(x):
+    if not whole_vectors(x):
         return vectorized.plan(x)
-    blocks = ceil_div(bytes_of(x), PACKS * THREADS * 16)
-    return by_chunks(HINTED, x, (PACKS, THREADS, LOAD_HINT, STORE_HINT), blocks, THREADS)
+    blocks = ceil_div(bytes_of(x), VECTORS * THREADS * 16)
+    return by_chunks(HINTED, x, (VECTORS, THREADS, LOAD_HINT, STORE_HINT), blocks, THREADS)
 
 
 def blocks_for(x: Tensor, chunks: int, BLOCKS: int) -> int:
@@ -123,16 +125,21 @@ PREFETCH = kernel("prefetch", 4, 256, 2, 1)
     kernels=[PREFETCH, GATHERED],
     level="tiled",
     algorithm="vectorized copy with prefetching",
-    tunable={"PACKS": (1, 2, 4), "THREADS": (128, 256, 512), "STAGES": (1, 2, 3, 4), "BLOCKS": (1, 2, 3, 4)},
+    tunable={
+        "VECTORS": (1, 2, 4),
+        "THREADS": (128, 256, 512),
+        "STAGES": (1, 2, 3, 4),
+        "BLOCKS": (1, 2, 3, 4),
+    },
     matches="triton.prefetch",
 )
-def prefetch(x: Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 2, BLOCKS: int = 1) -> Plan:
+def prefetch(x: Tensor, *, VECTORS: int = 4, THREADS: int = 256, STAGES: int = 2, BLOCKS: int = 1) -> Plan:
     """Persistent; STAGES chunks per block are prefetched into registers."""
     check_same("stream_copy", 1, x=x)
-    if not whole_packs(x):
+    if not whole_vectors(x):
         return vectorized.plan(x)
-    blocks = blocks_for(x, bytes_of(x) // (PACKS * THREADS * 16), BLOCKS)
-    return by_chunks(PREFETCH, x, (PACKS, THREADS, STAGES, BLOCKS), blocks, THREADS)
+    blocks = blocks_for(x, bytes_of(x) // (VECTORS * THREADS * 16), BLOCKS)
+    return by_chunks(PREFETCH, x, (VECTORS, THREADS, STAGES, BLOCKS), blocks, THREADS)
 
 
 CP_ASYNC = kernel("cp_async", 4, 256, 4, 1)
@@ -145,21 +152,21 @@ CP_ASYNC = kernel("cp_async", 4, 256, 4, 1)
     level="tiled",
     algorithm="through shared memory by cp.async",
     tunable={
-        "PACKS": (1, 2, 4),
+        "VECTORS": (1, 2, 4),
         "THREADS": (64, 128, 256, 512),
         "STAGES": (2, 3, 4, 6),
         "BLOCKS": (1, 2, 3, 4),
     },
     matches="triton.cp_async",
 )
-def cp_async(x: Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 4, BLOCKS: int = 1) -> Plan:
+def cp_async(x: Tensor, *, VECTORS: int = 4, THREADS: int = 256, STAGES: int = 4, BLOCKS: int = 1) -> Plan:
     """Persistent; STAGES chunks per block are prefetched into shared memory by cp.async."""
     check_same("stream_copy", 1, x=x)
-    if not whole_packs(x):
+    if not whole_vectors(x):
         return vectorized.plan(x)
-    chunk_bytes = PACKS * THREADS * 16
+    chunk_bytes = VECTORS * THREADS * 16
     blocks = blocks_for(x, bytes_of(x) // chunk_bytes, BLOCKS)
-    return by_chunks(CP_ASYNC, x, (PACKS, THREADS, STAGES, BLOCKS), blocks, THREADS, STAGES * chunk_bytes)
+    return by_chunks(CP_ASYNC, x, (VECTORS, THREADS, STAGES, BLOCKS), blocks, THREADS, STAGES * chunk_bytes)
 
 
 BARRIER_BYTES = 8
@@ -179,7 +186,7 @@ TMA = kernel("tma", 4096)
 def tma(x: Tensor, *, CHUNK_BYTES: int = 4096) -> Plan:
     """One chunk per block, moved by TMA."""
     check_same("stream_copy", 1, x=x)
-    if not whole_packs(x):
+    if not whole_vectors(x):
         return vectorized.plan(x)
     blocks = max(1, ceil_div(bytes_of(x) // 16 * 16, CHUNK_BYTES))  # at least one, for the tail
     return by_chunks(TMA, x, (CHUNK_BYTES,), blocks, 32, CHUNK_BYTES + BARRIER_BYTES)

@@ -76,7 +76,7 @@ def windowed(x: Tensor) -> Plan:
     return Plan(y, Launch(run, grid, THREADS, (x, y, *int64(M, N, *x.stride()))))
 
 
-def whole_packs(x: Tensor) -> bool:
+def whole_vectors(x: Tensor) -> bool:
     """Whether x's rows are contiguous, whole 16-byte vectors, aligned, and y's whole 32-byte sectors."""
     VEC, SECTOR = vector(x), 2 * vector(x)
     M, N = x.shape
@@ -106,7 +106,7 @@ VECTORIZED = Kernel(
 def vectorized(x: Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> Plan:
     """16-byte vectorized accesses on both sides; an unaligned x or y uses `windowed`."""
     check_same("transpose", 2, x=x)
-    if not whole_packs(x):
+    if not whole_vectors(x):
         return windowed(x)
     M, N = x.shape
     y = empty((N, M), x.dtype, x.device)
@@ -145,15 +145,17 @@ def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
         row = tuple(place(0, lane) * itemsize for lane in lanes)
         column = tuple(place(lane, 0) * itemsize for lane in lanes)
         accesses[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
-    VEC, ROW_PACKS = 16 // itemsize, 256 // 16
+    VEC, ROW_VECTORS = 16 // itemsize, 256 // 16
     # The first vector of each lane's first transposed square, and what a warp loads of them.
     down = tuple(
-        16 * packed_place(lane % ROW_PACKS * VEC, lane // ROW_PACKS, itemsize) for lane in range(WARP)
+        16 * packed_place(lane % ROW_VECTORS * VEC, lane // ROW_VECTORS, itemsize) for lane in range(WARP)
     )
-    along = tuple(16 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS, itemsize) for lane in range(WARP))
+    along = tuple(
+        16 * packed_place(lane // ROW_VECTORS, lane % ROW_VECTORS, itemsize) for lane in range(WARP)
+    )
     accesses["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
     # The first words of the first row, and what a warp loads of them for the first two rows of y.
     words = tuple(4 * windowed_place(0, lane) for lane in lanes)
-    packs = tuple(4 * windowed_place(4 * (lane % ROW_PACKS), lane // ROW_PACKS) for lane in lanes)
-    accesses["windowed"] = (Access("store", words, 4), Access("load", packs, 4))
+    vectors = tuple(4 * windowed_place(4 * (lane % ROW_VECTORS), lane // ROW_VECTORS) for lane in lanes)
+    accesses["windowed"] = (Access("store", words, 4), Access("load", vectors, 4))
     return accesses

@@ -9,7 +9,7 @@ from cuda_impl.layouts import contiguous
 
 SIZES = (64, 128, 256, 512, 1024)  # threads per block
 SCALAR = Kernel("vector_add_scalar_kernel<{T}>")
-VECTORIZED = Kernel("vector_add_vectorized_kernel<{T}, {PACKS}>", PACKS=(2,))
+VECTORIZED = Kernel("vector_add_vectorized_kernel<{T}, {VECTORS}>", VECTORS=(2,))
 
 
 @variant("vector_add", "scalar", kernels=[SCALAR], level="naive", tunable={"THREADS": SIZES})
@@ -26,10 +26,10 @@ def scalar(x: Tensor, y: Tensor, *, THREADS: int = 256) -> Plan:
     "vectorized",
     kernels=[SCALAR, VECTORIZED],
     level="tiled",
-    tunable={"THREADS": SIZES, "PACKS": (1, 2, 4)},
+    tunable={"THREADS": SIZES, "VECTORS": (1, 2, 4)},
     matches="triton.blocked",
 )
-def vectorized(x: Tensor, y: Tensor, *, THREADS: int = 256, PACKS: int = 2) -> Plan:
+def vectorized(x: Tensor, y: Tensor, *, THREADS: int = 256, VECTORS: int = 2) -> Plan:
     """``z[N] = x[N] + y[N]``, 16-byte vectorized; inputs that are not 16-byte aligned use `scalar`.
 
     Two 16-byte vectors per thread put four loads in flight.
@@ -39,6 +39,6 @@ def vectorized(x: Tensor, y: Tensor, *, THREADS: int = 256, PACKS: int = 2) -> P
     if any(operand.data_ptr() % 16 != 0 for operand in dense):
         return scalar.plan(x, y)
     z, N = empty_like(x), x.numel()
-    elements = THREADS * PACKS * 16 // x.element_size()  # per block
+    elements = THREADS * VECTORS * 16 // x.element_size()  # per block
     args = (*dense, z, *int64(N))
-    return Plan(z, Launch(VECTORIZED(x.dtype, PACKS=PACKS), ceil_div(N, elements), THREADS, args))
+    return Plan(z, Launch(VECTORIZED(x.dtype, VECTORS=VECTORS), ceil_div(N, elements), THREADS, args))

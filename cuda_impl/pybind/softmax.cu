@@ -49,15 +49,15 @@ static py::object online(py::object x_object) {
 constexpr std::int64_t ONEPASS_COLUMNS = 32768;
 constexpr std::int64_t MANY_ROWS = 1024;  // enough to fill a GPU with one warp per row
 
-template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCK_M>
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCK_M>
 static void launch_onepass(const Tensor& x, const Tensor& y) {
     launch(
         x, {ceil_div(x.shape(0), BLOCK_M), THREADS},
-        softmax_onepass_kernel<T, ALIGNED, PACKS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape(0),
+        softmax_onepass_kernel<T, ALIGNED, VECTORS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape(0),
         x.shape(1), x.stride(0));
 }
 
-// The row stays in registers: up to 32768 columns. The smallest PACKS and THREADS that hold it.
+// The row stays in registers: up to 32768 columns. The smallest VECTORS and THREADS that hold it.
 static py::object onepass(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
     const std::int64_t N = x.shape(1);
@@ -71,21 +71,21 @@ static py::object onepass(py::object x_object) {
         using T = decltype(zero);
         constexpr bool ALIGNED = ALIGNED_;
         constexpr int VEC = 16 / sizeof(T);
-        const std::int64_t packs = ceil_div(N, VEC);
-        if (packs <= 32) return launch_onepass<T, ALIGNED, 1, 128, 4>(x, y);  // one row per warp
-        if (packs <= 32 * 4) return launch_onepass<T, ALIGNED, 4, 128, 4>(x, y);
+        const std::int64_t vectors = ceil_div(N, VEC);
+        if (vectors <= 32) return launch_onepass<T, ALIGNED, 1, 128, 4>(x, y);  // one row per warp
+        if (vectors <= 32 * 4) return launch_onepass<T, ALIGNED, 4, 128, 4>(x, y);
         if constexpr (VEC <= 4) {
-            if (packs <= 32 * 8 && x.shape(0) >= MANY_ROWS)
+            if (vectors <= 32 * 8 && x.shape(0) >= MANY_ROWS)
                 return launch_onepass<T, ALIGNED, 8, 128, 4>(x, y);
         }
-        constexpr int PACKS = 4;
-        if (packs <= 64 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 64, 1>(x, y);
-        if (packs <= 128 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 128, 1>(x, y);
-        if (packs <= 256 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 256, 1>(x, y);
-        if (packs <= 512 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 512, 1>(x, y);
-        if (packs <= 1024 * PACKS) return launch_onepass<T, ALIGNED, PACKS, 1024, 1>(x, y);
-        if constexpr (VEC * PACKS * 1024 < ONEPASS_COLUMNS)
-            launch_onepass<T, ALIGNED, 2 * PACKS, 1024, 1>(x, y);
+        constexpr int VECTORS = 4;
+        if (vectors <= 64 * VECTORS) return launch_onepass<T, ALIGNED, VECTORS, 64, 1>(x, y);
+        if (vectors <= 128 * VECTORS) return launch_onepass<T, ALIGNED, VECTORS, 128, 1>(x, y);
+        if (vectors <= 256 * VECTORS) return launch_onepass<T, ALIGNED, VECTORS, 256, 1>(x, y);
+        if (vectors <= 512 * VECTORS) return launch_onepass<T, ALIGNED, VECTORS, 512, 1>(x, y);
+        if (vectors <= 1024 * VECTORS) return launch_onepass<T, ALIGNED, VECTORS, 1024, 1>(x, y);
+        if constexpr (VEC * VECTORS * 1024 < ONEPASS_COLUMNS)
+            launch_onepass<T, ALIGNED, 2 * VECTORS, 1024, 1>(x, y);
     });
     return y.object;
 }
@@ -104,15 +104,15 @@ static py::object split(py::object x_object) {
     if (y.numel() == 0) return y.object;
     dispatch_aligned(x, [&](auto zero, auto ALIGNED) {
         using T = decltype(zero);
-        constexpr int PACKS = 4, THREADS = 128;
+        constexpr int VECTORS = 4, THREADS = 128;
         constexpr int BLOCKS = 4;  // per multiprocessor, by __launch_bounds__: all must be resident
-        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);
+        constexpr int BLOCK_N = THREADS * VECTORS * 16 / sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N), blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, BLOCK_N);
         const Tensor of_chunk = zeros(x, M * chunks, "int64");
         launch(
             x, {std::min(blocks, M * chunks), THREADS},
-            softmax_split_kernel<T, ALIGNED, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
+            softmax_split_kernel<T, ALIGNED, VECTORS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
             x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
@@ -148,8 +148,8 @@ static py::object cluster(py::object x_object) {
     dispatch_aligned(x, [&](auto zero, auto ALIGNED_) {
         using T = decltype(zero);
         constexpr bool ALIGNED = ALIGNED_;
-        constexpr int PACKS = 8, THREADS = 64;
-        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
+        constexpr int VECTORS = 8, THREADS = 64;
+        constexpr int BLOCK_N = THREADS * VECTORS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
         // At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
         // blocks.
@@ -163,7 +163,7 @@ static py::object cluster(py::object x_object) {
             const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
             launch(
                 x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
-                softmax_cluster_kernel<T, ALIGNED, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
+                softmax_cluster_kernel<T, ALIGNED, VECTORS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
                 x.stride(0), slice_tiles * BLOCK_N);
         };
         if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
@@ -181,9 +181,10 @@ static py::object ring(py::object x_object) {
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        constexpr int PACKS = 8, THREADS = 256, SLOTS = 3, LAG = 2;
+        constexpr int VECTORS = 8, THREADS = 256, SLOTS = 3, LAG = 2;
         constexpr int BLOCKS = 2;  // per multiprocessor, at most: all must be resident
-        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T), SHARED_BYTES = SLOTS * BLOCK_N * sizeof(T);
+        constexpr int BLOCK_N = THREADS * VECTORS * 16 / sizeof(T),
+                      SHARED_BYTES = SLOTS * BLOCK_N * sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N);
         int most = 0;
         check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, x.device()));
@@ -193,7 +194,7 @@ static py::object ring(py::object x_object) {
         const Tensor of_chunk = zeros(x, M * chunks, "int64");
         launch(
             x, {std::min(blocks, M * chunks), THREADS, SHARED_BYTES},
-            softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
+            softmax_ring_kernel<T, VECTORS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
             x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;

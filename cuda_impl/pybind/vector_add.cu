@@ -4,7 +4,7 @@
 #include "tensor.h"
 
 constexpr int THREADS = 256;
-constexpr int PACKS = 2;  // 16-byte vectors per thread: four loads in flight
+constexpr int VECTORS = 2;  // 16-byte vectors per thread: four loads in flight
 
 // z[N] = x[N] + y[N], one element per thread.
 static py::object scalar(py::object x_object, py::object y_object) {
@@ -29,11 +29,11 @@ static py::object vectorized(py::object x_object, py::object y_object) {
     const Tensor z = x.empty_like();
     const std::int64_t N = x.numel();
     if (N == 0) return z.object;
-    const int elements = THREADS * PACKS * 16 / x.element_size();  // per block
+    const int elements = THREADS * VECTORS * 16 / x.element_size();  // per block
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         launch(
-            x, {ceil_div(N, elements), THREADS}, vector_add_vectorized_kernel<T, PACKS>, x.data<T>(),
+            x, {ceil_div(N, elements), THREADS}, vector_add_vectorized_kernel<T, VECTORS>, x.data<T>(),
             y.data<T>(), z.data<T>(), N);
     });
     return z.object;

@@ -172,7 +172,7 @@ def lying(x: torch.Tensor, by_rows: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("N", [8, 24, 64, 80])
 @pytest.mark.parametrize(("A_BY_ROWS", "B_BY_ROWS"), list(product((True, False), repeat=2)))
-def test_packs_are_multiplied_however_they_lie(
+def test_vectors_are_multiplied_however_they_lie(
     N: int, A_BY_ROWS: bool, B_BY_ROWS: bool, device: torch.device
 ):
     """Tensor cores get the same numbers in the same order: equal bits on every route."""
@@ -233,16 +233,16 @@ def places(BLOCK_N: int) -> list[list[int]]:
 
 @for_each("BLOCK_N", range(16, 129, 16))
 def test_each_vector_of_a_tile_has_a_place_and_no_access_has_bank_conflicts(BLOCK_N: int):
-    place, packs = places(BLOCK_N), BLOCK_N // 8
-    assert sorted(at for row in place for at in row) == [8 * i for i in range(BLOCK_N * packs)]
+    place, vectors = places(BLOCK_N), BLOCK_N // 8
+    assert sorted(at for row in place for at in row) == [8 * i for i in range(BLOCK_N * vectors)]
     lanes = range(WARP)
-    rows_of_a_warp = [place[row][pack] for row in range(16) for pack in range(packs)]
+    rows_of_a_warp = [place[row][pack] for row in range(16) for pack in range(vectors)]
     accesses = [
         # ldmatrix: a quarter of a warp reads one 16-byte vector of each of 8 rows
         *(
             Access("load", tuple(2 * place[row + down][pack + right] for down, right in squares), 16)
             for row in range(0, BLOCK_N, 16)
-            for pack in range(0, packs, 2)
+            for pack in range(0, vectors, 2)
             for squares in (
                 # by rows the second of the four matrices is below the first, by columns beside it
                 [(lane % 16, lane // 16) for lane in lanes],
@@ -253,7 +253,7 @@ def test_each_vector_of_a_tile_has_a_place_and_no_access_has_bank_conflicts(BLOC
         *(
             Access("store", tuple(2 * place[half + lane // 4][pack] + lane % 4 * 4 for lane in lanes), 4)
             for half in (0, 8)
-            for pack in range(packs)
+            for pack in range(vectors)
         ),
         # 16-byte vectors along the rows: stores of inputs, loads of outputs
         *(

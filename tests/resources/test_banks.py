@@ -100,7 +100,7 @@ def place_of(variant: str) -> tuple[str, str, str]:
         ("windowed", 64, 64, transpose.windowed_place, {"COLUMNS": 64}),
     ],
 )
-def test_packs_and_words_lie_where_the_kernels_put_them(
+def test_vectors_and_words_lie_where_the_kernels_put_them(
     variant: str, rows: int, columns: int, place: Callable[[int, int], int], constants: dict[str, int]
 ) -> None:
     m, n, expression = place_of(variant)

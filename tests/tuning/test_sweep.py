@@ -30,7 +30,7 @@ OP = "vector_add"
 
 
 def add(
-    x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256, PACKS: int = 2, unused: int = 3
+    x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256, VECTORS: int = 2, unused: int = 3
 ) -> torch.Tensor:
     return x + y
 
@@ -42,7 +42,7 @@ def impl(label: str, **tunable: tuple[int, ...]) -> Implementation:
 IMPLS = [
     impl("torch.eager"),
     impl("triton.a"),
-    impl("cupy.a", THREADS=(64, 256, 512), PACKS=(1, 2)),
+    impl("cupy.a", THREADS=(64, 256, 512), VECTORS=(1, 2)),
     impl("cupy.b", THREADS=(128, 256), WARPS=(8,)),
     impl("pybind.a"),
     impl("pybind.c"),
@@ -80,13 +80,13 @@ def test_every_declared_value_but_the_default_is_a_row_behind_its_own() -> None:
 def test_values_by_hand_and_several_parameters_make_every_choice_that_a_row_has() -> None:
     found = tried("THREADS=1024, 32,32,256", among=["cupy.a"], keep=())
     assert [impl.label for impl in found.impls] == ["cupy.a", "cupy.a:THREADS=32", "cupy.a:THREADS=1024"]
-    found = tried("THREADS", "PACKS=1,4", among=["cupy.a", "cupy.b"], keep=())
+    found = tried("THREADS", "VECTORS=1,4", among=["cupy.a", "cupy.b"], keep=())
     labels = [impl.label for impl in found.impls if impl.base]
     assert labels == [
-        *(f"cupy.a:THREADS={threads},PACKS={packs}" for threads in (64, 256, 512) for packs in (1, 4)),
+        *(f"cupy.a:THREADS={threads},VECTORS={vectors}" for threads in (64, 256, 512) for vectors in (1, 4)),
         "cupy.b:THREADS=128",
     ]
-    assert found.parameters["cupy.a"] == (("THREADS", 256), ("PACKS", 2))
+    assert found.parameters["cupy.a"] == (("THREADS", 256), ("VECTORS", 2))
 
 
 def test_what_is_fixed_says_so_and_names_who_can_change_it() -> None:
@@ -106,22 +106,22 @@ def test_what_is_fixed_says_so_and_names_who_can_change_it() -> None:
         (
             ["NONE"],
             LABELS,
-            r"op has no such parameter.*THREADS of cupy\.a, cupy\.b; PACKS of cupy\.a; WARPS of",
+            r"op has no such parameter.*THREADS of cupy\.a, cupy\.b; VECTORS of cupy\.a; WARPS of",
         ),
-        (["PACKS"], ["cupy.b"], r"none of cupy\.b has it.*PACKS of cupy\.a"),
+        (["VECTORS"], ["cupy.b"], r"none of cupy\.b has it.*VECTORS of cupy\.a"),
         (["THREADS"], ["pybind.a"], r"none of pybind\.a has it"),
         (["THREADS", "NONE"], LABELS, "NONE"),
         (["WARPS"], LABELS, r"no other value to try: cupy\.b: its WARPS is always 8"),
-        (["PACKS=2"], ["cupy.a"], "no other value to try: these are the defaults"),
-        ([f"PACKS={','.join(map(str, range(1, 99)))}"], LABELS, "at least 97 rows, and 32 are the limit"),
-        (["THREADS=1,2,3,4,5,6,7,8", "PACKS=1,2,3,4,5,6"], LABELS, "32 are the limit"),
+        (["VECTORS=2"], ["cupy.a"], "no other value to try: these are the defaults"),
+        ([f"VECTORS={','.join(map(str, range(1, 99)))}"], LABELS, "at least 97 rows, and 32 are the limit"),
+        (["THREADS=1,2,3,4,5,6,7,8", "VECTORS=1,2,3,4,5,6"], LABELS, "32 are the limit"),
         (["THREADS=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"], LABELS, "at least 34 rows"),
         (["THREADS="], LABELS, "write --tune BLOCK_SIZE"),
         (["THREADS=a"], LABELS, "write --tune BLOCK_SIZE"),
         (["THREADS=-1"], LABELS, "write --tune BLOCK_SIZE"),
         ([f"THREADS={'1' * 5000}"], LABELS, "11: write --tune BLOCK_SIZE"),
         (["64"], LABELS, "write --tune BLOCK_SIZE"),
-        (["PACKS=1", "PACKS=2"], LABELS, "PACKS is given twice"),
+        (["VECTORS=1", "VECTORS=2"], LABELS, "VECTORS is given twice"),
     ],
 )
 def test_a_mistake_names_what_there_is(texts: list[str], among: list[str], says: str) -> None:

@@ -313,7 +313,9 @@ def _blocked(itemsize: int) -> int:
 ELEMENTS: dict[str, Callable[[int], int]] = {
     "cupy.scalar": lambda itemsize: 1,
     "triton.blocked": _blocked,
-    "cupy.vectorized": lambda itemsize: parameter("vector_add", "cupy.vectorized", "PACKS") * 16 // itemsize,
+    "cupy.vectorized": lambda itemsize: (
+        parameter("vector_add", "cupy.vectorized", "VECTORS") * 16 // itemsize
+    ),
 }
 """Elements of a thread, by label, from the bytes of an element."""
 

@@ -13,11 +13,11 @@
 #include "softmax/exchange.cuh"
 #include "softmax/tile.cuh"
 
-template <typename T, bool ALIGNED, int PACKS, int THREADS, int BLOCKS>
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
     const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int chunks, word_t* chunk_results) {
-    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * PACKS * VEC;
-    Packed<T, VEC> next[PACKS], x[PACKS], kept[PACKS], old[PACKS];  // a chunk's register pipeline
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VECTORS * VEC;
+    Packed<T, VEC> next[VECTORS], x[VECTORS], kept[VECTORS], old[VECTORS];  // a chunk's register pipeline
     T next_edge = T(negative_infinity()), edge = next_edge, kept_edge = edge, old_edge = edge;
     const int blocks = gridDim.x, block = blockIdx.x;
     const Chunk first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
@@ -39,7 +39,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(
     load_next();
     for (int iteration = 0; old_chunk.m < M; ++iteration) {
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < VECTORS; ++p) {
             old[p] = kept[p];
             kept[p] = x[p];
             x[p] = next[p];

@@ -10,12 +10,12 @@
 #include "hopper.cuh"
 #include "softmax/tile.cuh"
 
-template <typename T, bool ALIGNED, int PACKS, int THREADS, int CLUSTER>
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS) CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
     const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
-    constexpr int BLOCK_N = THREADS * PACKS * VEC;
+    constexpr int BLOCK_N = THREADS * VECTORS * VEC;
     constexpr int MOST_TILES = 32;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_TILES];
@@ -46,7 +46,7 @@ __global__ __launch_bounds__(THREADS) CLUSTER_OF(CLUSTER) void softmax_cluster_k
     __syncthreads();
     cluster_arrive_relaxed();
 
-    Packed<T, VEC> x[PACKS];
+    Packed<T, VEC> x[VECTORS];
     float edge = 0.0f;
     if (has_edge) edge = float(x_row[parts.edge]);
     Running part = identity();

@@ -28,12 +28,12 @@ struct Cursor {
     }
 };
 
-template <typename T, int PACKS, int THREADS, int SLOTS, int LAG, int BLOCKS>
+template <typename T, int VECTORS, int THREADS, int SLOTS, int LAG, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(
     const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int chunks, word_t* chunk_results) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
-    constexpr int BLOCK_N = THREADS * PACKS * VEC;
+    constexpr int BLOCK_N = THREADS * VECTORS * VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[SLOTS];
     const int blocks = gridDim.x, block = blockIdx.x;
@@ -58,7 +58,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(
     __syncthreads();
     for (int slot = 0; slot < SLOTS; ++slot) fetch(slot);
 
-    Packed<T, VEC> x[PACKS];
+    Packed<T, VEC> x[VECTORS];
     Cursor<SLOTS> current_at, old_at;
     for (int iteration = 0; old.m < M; ++iteration) {
         const bool reduces = current.m < M, writes = iteration >= LAG;

@@ -1,16 +1,16 @@
-// What split, cluster and ring share: a tile of a row, PACKS vectors per thread, THREADS vectors apart; -inf
-// from `columns` on.
+// What split, cluster and ring share: a tile of a row, VECTORS vectors per thread, THREADS vectors apart;
+// -inf from `columns` on.
 #pragma once
 
 #include "running.cuh"
 
-template <int THREADS, bool ALIGNED = true, typename T, int VEC, int PACKS>
-__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns) {
+template <int THREADS, bool ALIGNED = true, typename T, int VEC, int VECTORS>
+__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[VECTORS], const T* tile_ptr, int columns) {
     Vec<T, VEC> nothing;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) nothing[v] = T(negative_infinity());
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + threadIdx.x) * VEC;
         if (n < columns) {
             x[p] = load_body<ALIGNED, VEC>(tile_ptr + n);
@@ -21,11 +21,11 @@ __device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[PACKS], const T* t
 }
 
 // As running.cuh's include, but the old sum is rescaled once per tile.
-template <typename T, int VEC, int PACKS>
-__device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&packed)[PACKS]) {
+template <typename T, int VEC, int VECTORS>
+__device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&packed)[VECTORS]) {
     float max = seen.max;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
@@ -33,7 +33,7 @@ __device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&
     const float shift = finite_shift(max);
     float sum = 0.0f;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
@@ -41,12 +41,12 @@ __device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 
-template <int THREADS, typename T, int VEC, int PACKS>
+template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
-    T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS], Running row, int columns) {
+    T* tile_ptr, const Packed<T, VEC> (&packed)[VECTORS], Running row, int columns) {
     const float inverse_sum = 1.0f / row.sum;
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
+    for (int p = 0; p < VECTORS; ++p) {
         const int n = (p * THREADS + threadIdx.x) * VEC;
         const Vec<T, VEC> x = packed[p].unpack();
         Vec<T, VEC> y;
