@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from compare import registry
-from compare.device import gpu_name, pick
+from compare.command_line.installed import gpu_name
+from compare.device import pick
 from compare.serve import access, performing, starters
 from compare.serve.access import User
 from compare.serve.orders import RunOrder
