@@ -19,22 +19,20 @@
 #include "softmax/05_ring.cuh"
 
 // online: a block reads its row twice, first for maximum and sum, then to write. Grid: one block per row. The
-// second read hits the L2 for what is still cached.
-template <typename T, bool ALIGNED, int THREADS>
+// second read hits the L2 for what is still cached. VEC is 16 bytes' worth of elements if rows are aligned,
+// else 1.
+template <typename T, int VEC, int THREADS>
 __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xm) {
-    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
-    const Parts<T, ALIGNED> parts(y_row, N, threadIdx.x);
-    const T* x_body = x_row + parts.head;
-    T* y_body = y_row + parts.head;
+    constexpr int BLOCK_N = THREADS * VEC;
+    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
 
     Running row = identity();
-    if (parts.edge >= 0) row = {float(x_row[parts.edge]), 1.0f};
-#pragma unroll 2
-    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_body<ALIGNED, VEC>(x_body + n).unpack();
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
         float max = row.max;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
@@ -48,15 +46,12 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(
     row = block_combine<THREADS>(row);
 
     const float inverse_sum = 1.0f / row.sum;
-#pragma unroll 2
-    for (index_t n = threadIdx.x * VEC; n < parts.body; n += BLOCK_N) {
-        const Vec<T, VEC> x = load_body<ALIGNED, VEC>(x_body + n).unpack();
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
-        store_vec(y_body + n, y);
-    }
-    if (parts.edge >= 0) {
-        y_row[parts.edge] = T(__expf(float(x_row[parts.edge]) - row.max) * inverse_sum);
+        store_vec(y_row + n, y);
     }
 }

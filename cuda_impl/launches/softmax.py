@@ -10,7 +10,7 @@ from compare.arguments import check_same
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from cuda_impl.buffers import Tensor, copied, empty_like, zeros
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
-from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, vector
+from cuda_impl.layouts import VECS, as_output, contiguous_rows, in_vectors, vector
 
 
 def checked(x: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def checked(x: Tensor) -> Tensor:
     return contiguous_rows(x)
 
 
-ONLINE = Kernel("softmax_online_kernel<{T}, {ALIGNED}, 1024>", ALIGNED=(True, False))
+ONLINE = Kernel("softmax_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
 
 
 @variant(
@@ -28,7 +28,7 @@ def online(x: Tensor) -> Plan:
     """A block reads its row twice: any row length."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
-    run = ONLINE(x.dtype, ALIGNED=in_vectors(x))
+    run = ONLINE(x.dtype, VEC=vector(x) if in_vectors(x) else 1)
     return Plan(y, Launch(run, M, 1024, (x, y, *int64(N, x.stride(0)))))
 
 

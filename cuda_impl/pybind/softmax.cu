@@ -38,9 +38,9 @@ static py::object online(py::object x_object) {
     if (y.numel() == 0) return y.object;
     dispatch_aligned(x, [&](auto zero, auto ALIGNED) {
         using T = decltype(zero);
-        constexpr int THREADS = 1024;
+        constexpr int VEC = ALIGNED ? 16 / sizeof(T) : 1, THREADS = 1024;
         launch(
-            x, {M, THREADS}, softmax_online_kernel<T, ALIGNED, THREADS>, x.data<T>(), y.data<T>(), N,
+            x, {M, THREADS}, softmax_online_kernel<T, VEC, THREADS>, x.data<T>(), y.data<T>(), N,
             x.stride(0));
     });
     return y.object;
