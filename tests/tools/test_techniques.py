@@ -50,7 +50,9 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize(("draw", "op", "name", "value"), SOURCES, ids=lambda each: getattr(each, "__name__", str(each)))
+@pytest.mark.parametrize(
+    ("draw", "op", "name", "value"), SOURCES, ids=lambda each: getattr(each, "__name__", str(each))
+)
 def test_another_parameter_is_another_picture(
     draw: Callable[[], str], op: str, name: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
