@@ -85,12 +85,14 @@ CASES = Cases(
         *(
             case(dtype, M=rows, N=columns)
             for dtype in DTYPES
-            for rows, columns in ((0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (130, 33))
+            for rows, columns in ((0, 0), (0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (130, 33))
         ),
         *(case("bf16", layout, M=4, N=133) for layout in _LAYOUTS if layout != "contiguous"),
         *(case(dtype, "misaligned", M=4, N=128) for dtype in ("fp32", "fp16")),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         case("bf16", M=37, N=136),
+        # The largest numbers of fp16; those of the other types have products beyond fp32.
+        case("fp16", fill="huge", M=6, N=517),
         # More rows than programs; rows longer than a block's registers.
         case("bf16", M=600, N=72),
         case("fp32", M=2, N=20011),

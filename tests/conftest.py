@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -17,8 +19,9 @@ if not HAS_GPU:
     # Triton reads this when a kernel is decorated, so it must stand before any kernel is imported.
     os.environ["TRITON_INTERPRET"] = "1"
 # Tests side by side share a GPU: each process has locks of its own, and so waits for no other.
-LOCKS = tempfile.TemporaryDirectory(prefix="compare-locks-")
-os.environ["COMPARE_LOCKS"] = LOCKS.name
+LOCKS = tempfile.mkdtemp(prefix="compare-locks-")
+atexit.register(shutil.rmtree, LOCKS, ignore_errors=True)
+os.environ["COMPARE_LOCKS"] = LOCKS
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)  # the workers of pytest-xdist get a terminal's: screens would wrap
 

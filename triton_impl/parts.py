@@ -2,7 +2,7 @@
 
 A row has a body of whole vectors, one fewer than its elements make, so that there are as many in every row.
 Before it are the elements of its head and behind it those of its tail, fewer than two vectors together:
-``edges``, a small tensor of their own, as Triton cannot assign them to one thread each.
+``edges``, a small tensor of their own, where CUDA has one element per thread.
 
 The compiler makes 16-byte accesses of a body by itself.  It sees that `start_of_body` is a multiple of VEC,
 and that a mask of ``n < columns_of_body(...)`` is the same for all elements of a vector.  VEC of 1: the body

@@ -68,7 +68,7 @@ def describe(dask_worker: Any = None) -> Facts:
     """`here`, of a new process: CUDA in this one would not notice that a GPU is lost.
 
     Args:
-        dask_worker: the worker; Dask passes it. None: its resources are known.
+        dask_worker: the worker, which Dask passes; without one its resources are known.
     """
     if dask_worker and dask_worker.state.total_resources != RESOURCE:
         return {"host": socket.gethostname(), "problem": "start it with --nthreads 1 --resources GPU=1"}

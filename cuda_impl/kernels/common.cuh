@@ -115,9 +115,8 @@ __device__ __forceinline__ void store_vec(T* ptr, const Vec<T, N>& x) {
 
 // ---- rows that start and end anywhere between 16-byte boundaries -----------------------------------------
 //
-//   16-byte boundaries      |               |               |               |
-//   a row             [. . .|. . . . . . . .|. . . . . . . .|. . . . . . . .|. .]
-//                      head               body                      tail
+//   [. . .|. . . . . . . .|. . . . . . . .|. . . . . . . .|. .]   a row; bars: 16-byte boundaries
+//   [head |                     body                      |tail]
 //
 // The body is whole vectors: one fewer than N elements make, so that there are as many in every row. Head and
 // tail are fewer than two vectors together, so one element per thread: its `edge`. If all rows are ALIGNED at

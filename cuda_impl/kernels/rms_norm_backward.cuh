@@ -147,9 +147,9 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
     }
 }
 
-// ---- the sum of partial[P,N] along P
-// ----------------------------------------------------------------------- Grid: one block per 32 columns.
-// Each warp adds every WARPS-th row, a column per lane: coalesced. Then the first warp adds the warps' sums.
+// ---- the sum of partial[P,N] along P ---------------------------------------------------------------------
+// Grid: one block per 32 columns. Each warp adds every WARPS-th row, a column per lane: coalesced. Then the
+// first warp adds the warps' sums.
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_backward_sum_kernel(

@@ -72,7 +72,14 @@ def test_a_worker_gets_the_options_of_the_comparison_alone() -> None:
         "7",
     )
     here = ("--cluster", "local", "--resume", "--results", "mine", "--json", "x.json", "--all", "-v")
-    expected = ["--sweep", "--only=triton.*", "--only=torch.*", "--seed=7", "--no-resources", "--record"]
+    expected = [
+        "--sweep=sweep",
+        "--only=triton.*",
+        "--only=torch.*",
+        "--seed=7",
+        "--no-resources",
+        "--record",
+    ]
     assert words_of(*parsed(*words, *here)) == expected
     assert words_of(*parsed(*expected, "all")) == expected
     with pytest.raises(UsageError, match="leave out --load"):
