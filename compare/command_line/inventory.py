@@ -61,10 +61,10 @@ def listed_op(op: Op) -> ListedOp:
 
 def inventory() -> tuple[ListedOp, ...]:
     """Every op of the project.  After a change of its sources this imports all, with PyTorch and Triton,
-    and says so on stderr."""
+    and says so on a terminal."""
     if (ops := kept()) is not None:
         return ops
-    outputs.say("reading every op, which takes some seconds; it is kept until a source changes")
+    outputs.say_slow("op and source")
     ops = tuple(listed_op(registry.get_op(op)) for op in registry.op_names())
     result_cache.write(_KIND, _name(), encode(ops))
     return ops

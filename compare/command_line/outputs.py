@@ -161,6 +161,15 @@ def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> No
         raise UsageError("; ".join(errors))
 
 
+def say_slow(reads: str) -> None:
+    """Say what takes some seconds, once, to who waits in front of a terminal.
+
+    Elsewhere an error stays the only line of stderr.
+    """
+    if sys.stderr.isatty():
+        say(f"reading every {reads}, which takes some seconds; it is kept until one changes")
+
+
 def say(step: str) -> None:
     """Print a step on a line of stderr."""
     sys.stderr.write(printable(f"{step}\n"))  # at once: tasks are tested side by side

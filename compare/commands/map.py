@@ -17,20 +17,11 @@ exit status:
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from pathlib import Path
 
 from compare.command_line import installed, options, outputs, status
 from compare.model.op import UsageError
-
-_SLOW = "reading every record and source, which takes some seconds; it is kept until one changes"
-
-
-def _say_slow() -> None:
-    """To who waits in front of a terminal; elsewhere an error stays the only line."""
-    if sys.stderr.isatty():
-        outputs.say(_SLOW)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +84,7 @@ def show(arguments: argparse.Namespace, files: list[Path]) -> int:
     if arguments.plot:
         plots.check(arguments.plot)
     files = files or reading.recorded_here(installed.gpu_name, arguments.ops)
-    every = charted(files, arguments.ops, arguments.only, _say_slow)
+    every = charted(files, arguments.ops, arguments.only, partial(outputs.say_slow, "record and source"))
     options.check_only(arguments.only, every.labels, "implementation on record")
     chart = every.chart
     whole = bool(arguments.all or arguments.ops or len(every.ops) == 1)

@@ -161,7 +161,9 @@ def test_list_begins_with_a_line_for_each_op(printed: Printed) -> None:
 def test_what_a_list_needs_is_kept_until_a_source_changes(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ops = inventory()
+    with monkeypatch.context() as terminal:
+        terminal.setattr(sys.stderr, "isatty", lambda: True)
+        ops = inventory()
     assert "reading every op" in capsys.readouterr().err  # it may take long
     assert [op.name for op in ops] == registry.op_names()
     with monkeypatch.context() as patch:
