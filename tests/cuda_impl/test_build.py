@@ -319,7 +319,7 @@ def test_no_kernel_spills_in_any_dtype(op: str) -> None:
     spill_nothing(op, "sm_90", in_every_dtype(op, "sm_90"))
 
 
-MOST_SPILLED_BYTES = {"layer_norm": 128, "rms_norm": 128, "rms_norm_backward": 128}
+MOST_SPILLED_BYTES = {"layer_norm": 40, "rms_norm": 16, "rms_norm_backward": 44}
 """Blocks of 1024 threads have 64 registers each: too few for unaligned rows, and for both gradients."""
 
 
