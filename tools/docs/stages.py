@@ -8,7 +8,6 @@ constraints.txt names, and left as they are with others.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -17,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from compare import registry
 from compare.code_size.hashes import rests_on
@@ -28,6 +26,7 @@ from compare.pipeline.records import OPERATIONS, CompilerStage, Opened, OpenRequ
 from compare.records import result_cache
 from compare.report import markdown
 from compare.report.tables import NOTHING, Table
+from tools.docs.child import output_of
 
 PACKAGES = ("triton", "cuda-toolkit")
 """What compiles."""
@@ -286,20 +285,13 @@ def opened(kernel: Kernel) -> Stages:
         result_cache.versions(*PACKAGES),
         result_cache.code(*_RESTS_ON, *own),
     )
-    found: dict[str, Any] | None = result_cache.read("stages", key)
+    found = result_cache.read("stages", key)
     if found is None:
-        environment = {n: v for n, v in os.environ.items() if not re.match(r"TRITON_|MLIR_|LLVM_|NVPTX_", n)}
-        done = subprocess.run(
-            [sys.executable, "-m", "tools.docs.stages", *parts],
-            capture_output=True,
-            text=True,
-            cwd=registry.ROOT,
-            env=environment,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise LookupError(f"{kernel.label} was not compiled: {done.stderr.strip()[-1000:]}")
-        found = json.loads(done.stdout)
+        try:
+            found = output_of("tools.docs.stages", *parts, without="TRITON_|MLIR_|LLVM_|NVPTX_")
+        except subprocess.CalledProcessError as error:
+            reason = error.stderr.strip()[-1000:]
+            raise LookupError(f"{kernel.label} was not compiled: {reason}") from error
         result_cache.write("stages", key, found)
     rows = {name: [(text, line) for text, line in each] for name, each in found.pop("rows").items()}
     return Stages(rows=rows, **found)

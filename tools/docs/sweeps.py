@@ -7,7 +7,6 @@ its command in the document, and its panel once it is recorded.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from compare.resources.compiler import Compiler
 from compare.resources.occupancy import WARP
 from compare.timing import figures
 from tools.docs.canvas import COLOURS, Canvas, parameter
+from tools.docs.child import output_of
 from tools.docs.stages import PACKAGES, pinned, untitled
 
 ARCH = "sm_90"
@@ -90,16 +90,12 @@ def compiled(requests: Sequence[Request]) -> list[dict[str, float]]:
     key = result_cache.key(text, *map(rests_on, impls), code, result_cache.versions(*PACKAGES))
     found: list[dict[str, float]] | None = result_cache.read("sweeps", key)
     if found is None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
         # Triton reports a kernel's registers when it compiles it, not when it finds it in its cache.
-        environment |= {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_ALWAYS_COMPILE": "1"}
-        words = [sys.executable, "-m", __name__, text]
-        done = subprocess.run(
-            words, capture_output=True, text=True, cwd=registry.ROOT, env=environment, check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"not compiled: {text}\n{done.stderr[-2000:]}")
-        found = json.loads(done.stdout)
+        reported = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_ALWAYS_COMPILE": "1"}
+        try:
+            found = output_of(__name__, text, without="TRITON_", **reported)
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"not compiled: {text}\n{error.stderr[-2000:]}") from error
         result_cache.write("sweeps", key, found)
     return found
 

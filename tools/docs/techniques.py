@@ -28,11 +28,11 @@ def banks() -> str:
         name: [times_served(Access("load", _column(place, column), 4)) for column in (0, 5)]
         for name, place in transpose.PLACES.items()
     }
-    told = ", ".join(f"{name.lower()} {counts[0]}" for name, counts in taken.items())
+    wavefronts = ", ".join(f"{name.lower()} {counts[0]}" for name, counts in taken.items())
     canvas = Canvas(
         "Two columns of a 32 x 32 tile of fp32 in the 32 banks of shared memory, a row of the picture for "
-        f"every 128 bytes. Wavefronts that a warp takes to load a column: {told}. Without a swizzle a column "
-        "is in one bank; padding and the XOR swizzle spread it over all",
+        f"every 128 bytes. Wavefronts that a warp takes to load a column: {wavefronts}. Without a swizzle a "
+        "column is in one bank; padding and the XOR swizzle spread it over all",
         3 * (BANKS * 8 + 24) + 8,
     )
     for i, (name, place) in enumerate(transpose.PLACES.items()):

@@ -6,11 +6,8 @@ constraints.txt names, and left as it is with others; tests hold what it says ag
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -18,6 +15,7 @@ from compare import registry
 from compare.code_size.hashes import rests_on
 from compare.model.op import UsageError
 from compare.records import result_cache
+from tools.docs.child import output_of
 
 ARCH = "sm_90"
 _PACKAGES = {"triton": "Triton", "cupy-cuda13x": "cupy"}
@@ -136,19 +134,11 @@ def examples(name: str, arch: str) -> dict[str, str]:
     )
     found: dict[str, str] | None = result_cache.read("switches", key)
     if found is None:
-        environment = {
-            n: v for n, v in os.environ.items() if not re.match(r"TRITON_|MLIR_|LLVM_|CUPY_|NVPTX_", n)
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "tools.docs.toolchain_variables.trying", name, arch],
-            capture_output=True,
-            text=True,
-            cwd=registry.ROOT,
-            env=environment,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"the examples of environment variables failed:\n{done.stderr}")
-        found = json.loads(done.stdout)
+        try:
+            module = "tools.docs.toolchain_variables.trying"
+            found = output_of(module, name, arch, without="TRITON_|MLIR_|LLVM_|CUPY_|NVPTX_")
+        except subprocess.CalledProcessError as error:
+            problem = f"the examples of environment variables failed:\n{error.stderr}"
+            raise RuntimeError(problem) from error
         result_cache.write("switches", key, found)
     return found
