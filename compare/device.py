@@ -336,7 +336,7 @@ def _throttle_reasons(handle: Any) -> str:
 
 
 def driver_version() -> str | None:
-    """Of the NVIDIA driver; None: there is none."""
+    """Of the NVIDIA driver; None without one."""
     with suppress(Exception):
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())

@@ -92,8 +92,8 @@ def _described(driver: Any, index: int) -> Gpu:
 
 def gpu_name() -> str | None:
     """Of the first GPU that CUDA counts; None without one."""
-    found = gpu()
-    return found.name if found else None
+    first = gpu()
+    return first.name if first else None
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

@@ -21,10 +21,12 @@ def render(devices: Devices, width: int) -> str:
     """The screen as plain text: each device's card, a sentence for each op, and the table."""
     prose = min(width, terminal.PROSE_WIDTH)
     paragraphs = [terminal.paragraph(line, prose, hanging="  ") for line in _head(devices)]
-    said = [terminal.paragraph(sentence(op, devices.names), prose, hanging="  ") for op in devices.ops]
+    sentences = [terminal.paragraph(sentence(op, devices.names), prose, hanging="  ") for op in devices.ops]
     shown = ops(devices)
     legend = [terminal.paragraph(line, prose) for line in shown.legend]
-    return "\n\n".join(["\n".join(paragraphs), "\n".join(said), terminal.laid_out(shown, width), *legend])
+    return "\n\n".join(
+        ["\n".join(paragraphs), "\n".join(sentences), terminal.laid_out(shown, width), *legend]
+    )
 
 
 def as_markdown(devices: Devices) -> str:

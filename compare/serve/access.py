@@ -65,7 +65,7 @@ def read(file: Path) -> list[User]:
     """The users of ``--auth FILE``: lines ``name token``; ``#`` begins a comment.
 
     Raises:
-        UsageError: the file cannot be read, others may read it, or a line is none of these.
+        UsageError: the file cannot be read, others may read it, or a line has another form.
     """
     text = read_text(file)
     if file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):

@@ -48,11 +48,11 @@ def perform(run: PageRun, device: str, tell: Tell) -> None:
             hand_in.mkdir()
             for file, text in {**order.files, ANSWERS: order.answers}.items():
                 (hand_in / file).write_text(text)
-            asked = JudgeOrder(None, name, device, STEP_S, find(order.lab).number)
+            judge_order = JudgeOrder(None, name, device, STEP_S, find(order.lab).number)
         else:
             (folder / f"{FILE}{order.suffix}").write_text(order.text)
-            asked = JudgeOrder(order, name, device, STEP_S)
-        ended = _Performance(run, device, tell, folder).judged(asked)
+            judge_order = JudgeOrder(order, name, device, STEP_S)
+        ended = _Performance(run, device, tell, folder).judged(judge_order)
     tell(ended)
 
 
@@ -84,7 +84,7 @@ class _Performance:
             while self.stages and self.stages.alive and time.monotonic() < until and not self.run.stop.is_set:
                 self.stages.read(self._of_stages)
             self._show_stages()
-            if not judge.told:
+            if not judge.has_result:
                 why = judge.last or "the run ended without a result"
                 return {"kind": "lost", "text": why.removeprefix(_SELF)}
             return {"kind": "cancelled" if self.run.stop.is_set else "done"}
@@ -139,7 +139,7 @@ class _Judge:
         self._rest, self._bytes = b"", 0
         self.last = ""
         """The last line that is no step and no event: why it ended."""
-        self.told = False
+        self.has_result = False
         """Whether it has told a result."""
 
     @property
@@ -159,7 +159,7 @@ class _Judge:
     def _say(self, line: str, tell: Tell) -> None:
         if line.startswith(EVENT):
             event = msgspec.json.decode(line[len(EVENT) :])
-            self.told |= event["kind"] != "step"
+            self.has_result |= event["kind"] != "step"
             tell(event)
         elif step := _STEP.fullmatch(line):
             tell({"kind": "step", "text": printable(step[1])})

@@ -74,7 +74,7 @@ def text(op: str, way: str, label: str) -> str:
     """The file of a starter.
 
     Raises:
-        UsageError: there is none of that label.
+        UsageError: no starter has that label.
     """
     known = {each.label: each for each in starters(op).get(way, [])}
     if label not in known:

@@ -126,8 +126,8 @@ class PageHandler(web.RequestHandler):
 
     def _is_opened(self) -> bool:
         """Whether it is a link to the page that a reader follows, from a course's site."""
-        asked = (self.request.headers.get(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
-        return self.request.method == "GET" and [*asked] == ["navigate", "document"]
+        modes = (self.request.headers.get(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
+        return self.request.method == "GET" and [*modes] == ["navigate", "document"]
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None))[1]
