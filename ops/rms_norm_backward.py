@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, of_input, spared, stored_bytes, tensor
-from compare.model.op import LAYOUTS, Case, Cases, Cost, Op, Output, SensitiveInputs, Tolerance, case
-from ops.layer_norm import EPS
+from compare.model.op import Case, Cases, Cost, Op, Output, SensitiveInputs, Tolerance, case
+from ops.layer_norm import DTYPES, EPS, NORM_LAYOUTS
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -71,9 +71,6 @@ def few_terms(inputs: Tensors) -> None:
     dy.zero_().scatter_(1, index, kept)
 
 
-DTYPES = ("fp32", "fp16", "bf16")
-_LAYOUTS = (*LAYOUTS, "weight_misaligned", "weight_sliced")
-
 CASES = Cases(
     default=case("bf16", M=8192, N=4096),
     smoke=(
@@ -87,7 +84,7 @@ CASES = Cases(
             for dtype in DTYPES
             for rows, columns in ((0, 0), (0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (130, 33))
         ),
-        *(case("bf16", layout, M=4, N=133) for layout in _LAYOUTS if layout != "contiguous"),
+        *(case("bf16", layout, M=4, N=133) for layout in NORM_LAYOUTS if layout != "contiguous"),
         *(case(dtype, "misaligned", M=4, N=128) for dtype in ("fp32", "fp16")),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         case("bf16", M=37, N=136),
@@ -116,7 +113,7 @@ OP = Op(
     signature="dy[M,N], x[M,N], weight[N], rstd[M] -> dx[M,N], dweight[N]",
     dims=("M", "N"),
     dtypes=DTYPES,
-    layouts=_LAYOUTS,
+    layouts=NORM_LAYOUTS,
     make_inputs=make_inputs,
     oracle=_dx,
     magnitude=_dx_terms,

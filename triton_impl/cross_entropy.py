@@ -27,6 +27,7 @@ from compare.arguments import check_targets
 from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, grid_1d, next_power_of_2
+from triton_impl.parts import contiguous_rows
 from triton_impl.softmax import finite_shift
 
 IGNORED = tl.constexpr(-100)
@@ -135,7 +136,7 @@ def cross_entropy_split_kernel(
 def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """``logits`` with contiguous rows; a copy if they are not."""
     check_targets("cross_entropy", logits, targets)
-    return logits if logits.stride(1) == 1 or logits.size(1) <= 1 else logits.contiguous()
+    return contiguous_rows(logits)
 
 
 def tile(logits: torch.Tensor) -> dict[str, int]:

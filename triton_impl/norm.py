@@ -15,7 +15,7 @@ import triton.language as tl
 from compare.arguments import check_norm
 from triton_impl import shared_rows
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
-from triton_impl.parts import columns_of_body, vec
+from triton_impl.parts import columns_of_body, contiguous_rows, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
     aligned,
@@ -116,7 +116,7 @@ class Rows(NamedTuple):
 def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
     """The arguments, copied where rows are not contiguous."""
     check_norm(op, x, **parameters)
-    x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+    x = contiguous_rows(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     return Rows(x, tuple(values.contiguous() for values in parameters.values()), y)
 

@@ -36,6 +36,11 @@ def edges(head, N, VEC: tl.constexpr):
     return tl.where(e < head, e, e + columns_of_body(N, VEC))
 
 
+def contiguous_rows(x: torch.Tensor) -> torch.Tensor:
+    """``x[M,N]``; a copy if its rows are not contiguous."""
+    return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+
+
 def vec(x: torch.Tensor) -> int:
     """VEC for rows of ``x[M,N]``: 1 unless they are unaligned in the same way as a contiguous output's."""
     VEC, N = 16 // x.element_size(), x.size(1)

@@ -10,6 +10,8 @@ In both, programs write partial sums of dweight, ``partial[P,N]`` in fp32; a las
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -19,6 +21,7 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
 from triton_impl.norm import of_columns
+from triton_impl.parts import contiguous_rows
 
 OP = "rms_norm_backward"
 Gradients = tuple[torch.Tensor, torch.Tensor]
@@ -117,9 +120,25 @@ def rms_norm_backward_sum_kernel(
     tl.store(dweight_ptr + n, dweight, mask=n < N)
 
 
-def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """``x``; a copy if its rows are not contiguous."""
-    return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+class Rows(NamedTuple):
+    """The kernels' tensor arguments, and outputs."""
+
+    dy: torch.Tensor
+    x: torch.Tensor
+    weight: torch.Tensor
+    dx: torch.Tensor
+    dweight: torch.Tensor
+
+
+def checked(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor) -> Rows:
+    """The arguments, copied where rows are not contiguous, and uninitialised outputs."""
+    check_norm_gradients(OP, dy, x, weight, rstd)
+    M, N = x.shape
+    check_counts(M=M, N=N)
+    weight = weight.contiguous()
+    return Rows(
+        contiguous_rows(dy), contiguous_rows(x), weight, x.new_empty(x.shape), torch.empty_like(weight)
+    )
 
 
 def with_sum(dx: torch.Tensor, partial: torch.Tensor, dweight: torch.Tensor) -> Gradients:
@@ -135,11 +154,8 @@ def with_sum(dx: torch.Tensor, partial: torch.Tensor, dweight: torch.Tensor) -> 
 @implementation(OP, "triton.online", level="tiled", algorithm="rows, then columns")
 def online(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor) -> Gradients:
     """A kernel for rows, one for columns: dy and x are read twice each at least."""
-    check_norm_gradients(OP, dy, x, weight, rstd)
-    dy, x, weight = rows_of(dy), rows_of(x), weight.contiguous()
-    dx, dweight = x.new_empty(x.shape), torch.empty_like(weight)
+    dy, x, weight, dx, dweight = checked(dy, x, weight, rstd)
     M, N = x.shape
-    check_counts(M=M, N=N)
     strides = (dy.stride(0), x.stride(0), rstd.stride(0))
     tile = min(4096, next_power_of_2(max(N, 1)))
     BLOCK_M, BLOCK_N = 4, 256
@@ -163,11 +179,8 @@ ONEPASS_COLUMNS = 16384
 @implementation(OP, "triton.onepass", level="tiled", algorithm="rows in registers, both sums")
 def onepass(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor) -> Gradients:
     """Rows stay in registers, and sums of columns as well: dy and x are read once."""
-    check_norm_gradients(OP, dy, x, weight, rstd)
-    dy, x, weight = rows_of(dy), rows_of(x), weight.contiguous()
-    dx, dweight = x.new_empty(x.shape), torch.empty_like(weight)
+    dy, x, weight, dx, dweight = checked(dy, x, weight, rstd)
     M, N = x.shape
-    check_counts(M=M, N=N)
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(
             f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns; online takes any"

@@ -25,7 +25,7 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
-from triton_impl.parts import columns_of_body, edges, start_of_body, vec
+from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
     columns_of_a_chunk,
@@ -244,7 +244,7 @@ def softmax_gluon_kernel(
 def checked(x: torch.Tensor) -> torch.Tensor:
     """``x`` with contiguous rows; a copy if they are not."""
     check_same("softmax", 2, x=x)
-    return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+    return contiguous_rows(x)
 
 
 @implementation("softmax", "triton.online", level="tiled", algorithm="online softmax: the row is read twice")
