@@ -272,7 +272,8 @@ def transposed(
 def even_blocks(processors: int, units: int, groups: int) -> int:
     """Blocks of a grid, one per multiprocessor: of a multiple of the tiles if few stay idle, as then fewer
     blocks share a tile."""
-    even = processors // (units // groups) * (units // groups)
+    tiles = max(1, units // groups)
+    even = processors // tiles * tiles
     return min(even if even >= 0.95 * processors else processors, units)
 
 

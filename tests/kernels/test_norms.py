@@ -112,7 +112,7 @@ def test_the_rows_of_a_cluster_share_the_weights(
 )
 def test_a_row_has_as_many_threads_as_hold_it(op: str, N: int, shape: str) -> None:
     launch = only_launch(op, "cupy.onepass", 64, N)
-    assert launch.kernel.endswith(f"8, {shape}>")
+    assert launch.kernel.endswith(f"true, {shape}>")
     rows = int(shape.rpartition(" ")[2])
     assert launch.grid == (64 // rows, 1, 1)
 
