@@ -5,9 +5,8 @@
 //   tiled       one block per tile of the largest possible grid, which finds its group by a search in the
 //               offsets; tensor cores by mma, prefetch by cp.async; sm_80
 //   persistent  persistent blocks take tiles of all groups round-robin, in grouped order; sm_80
-//   wgmma       Hopper's own units: a producer warp fetches by TMA, two consumer warpgroups multiply by
-//   wgmma,
-//               and TMA stores the rows of c that its boxes may; sm_90a
+//   wgmma       Hopper's own units: a producer warp fetches by TMA, two consumer warpgroups multiply, and TMA
+//               stores c where all 16 rows of a box are the group's; sm_90a
 //
 // The host knows no group's rows: nothing is copied from the device. Rows of a are contiguous, 16-byte
 // aligned and lda elements apart. Matrices of b are row- or column-major (B_BY_ROWS), their rows (columns) as

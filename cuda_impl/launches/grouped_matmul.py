@@ -1,5 +1,4 @@
-"""grouped_matmul in CUDA: ``a[M,K], b[G,K,N], offsets[G] -> c[M,N]``, with the kernels of
-``kernels/grouped_matmul/``."""
+"""grouped_matmul in CUDA: ``a[M,K], b[G,K,N], offsets[G] -> c[M,N]``, with ``kernels/grouped_matmul/``."""
 
 from __future__ import annotations
 
