@@ -47,11 +47,13 @@ def make_inputs(
         raise UsageError(f"case {case}: choose a SKEW of 1 or more, and a G of 1 or more where M is not 0")
     a = tensor((M, K), of_input(case, "a"), generator, device)
     b = tensor((G, K, N), replace(of_input(case, "b"), fill="normal"), generator, device)
-    ends = [*itertools.accumulate(sizes_of(case))]
+    offsets = torch.empty((G,), dtype=torch.int32, device=device)
+    if device.type != "meta":
+        offsets.copy_(torch.tensor([*itertools.accumulate(sizes_of(case))], dtype=torch.int32))
     layout = of_input(case, "offsets", dims=1).layout
     if layout == "expanded":
         layout = "contiguous"  # equal offsets would leave all groups but one empty
-    return a, b, laid_out(torch.tensor(ends, dtype=torch.int32, device=device), (G,), layout)
+    return a, b, laid_out(offsets, (G,), layout)
 
 
 def oracle(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -95,8 +97,8 @@ def routed(*sizes: int, dtype: str = "bf16", layout: str = "contiguous", fill: s
 CASES = Cases(
     default=routed(16384, 4096, 4096, 8, 4),
     smoke=(
-        routed(100, 48, 40, 4, 3),
         routed(150, 136, 40, 2, 6, dtype="fp16"),
+        routed(100, 48, 40, 4, 3),
         routed(40, 66, 70, 3, 2),
     ),
     edge=(

@@ -134,7 +134,7 @@ def checked(
     """M, N, K, G and an uninitialised c."""
     check_grouped_product("grouped_matmul", a, b, offsets)
     (M, K), (G, _, N) = a.shape, b.shape
-    check_counts(M=M, N=N, K=K)
+    check_counts(M=M, N=N, K=K, G=G)
     return M, N, K, G, a.new_empty((M, N))
 
 
@@ -189,6 +189,9 @@ def matrices_for_tma(b: torch.Tensor) -> tuple[torch.Tensor, bool]:
     return for_tma(b if by_rows else b.mT), by_rows
 
 
+MOST_GROUPS = 1 << 12
+
+
 @implementation("grouped_matmul", "triton.wgmma", level="hopper", requires="sm_90")
 def wgmma(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     M, N, K, G, c = checked(a, b, offsets)
@@ -197,6 +200,10 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tens
     if K == 0:
         return c.zero_()  # TMA does not take an empty matrix
     check_coordinates(M=M, N=N, K=K)
+    if G > MOST_GROUPS:
+        raise NotImplementedError(
+            f"G={G}: a program counts the tiles of at most {MOST_GROUPS} groups at once"
+        )
     BLOCK_M, BLOCK_N, BLOCK_K = 128, 256, 64
     b, B_BY_ROWS = matrices_for_tma(b)
     a_desc = TensorDescriptor.from_tensor(for_tma(a), [BLOCK_M, BLOCK_K])
