@@ -100,6 +100,27 @@ def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, s
     _check(op, right, b, (a.shape[1], None), left, a)
 
 
+def check_grouped_product(op: str, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> None:
+    """Check that rows of 16-bit ``a[M,K]`` are groups for ``b[G,K,N]``, which end at int32 ``offsets[G]``.
+
+    What offsets hold is checked on a CPU only, as a launch on a GPU does not wait for values.
+    """
+    _check_alone(op, "a", a, 2, TAKEN[1:])
+    M, K = a.shape
+    _check(op, "b", b, (None, K, None), "a", a, TAKEN[1:])
+    _check(op, "offsets", offsets, (b.shape[0],), "b", b, (torch.int32,))
+    if M > 0 and b.shape[0] == 0:
+        raise _of_two(op, "b", b, "a", a, "one matrix at least where a has rows")
+    if a.device.type == "cpu":
+        begin = 0
+        for g, end in enumerate(offsets.tolist()):
+            is_last = g == len(offsets) - 1
+            if not begin <= end <= M or (is_last and end != M):
+                takes = f"{M}, a's rows" if is_last else f"{begin} to {M}"
+                raise ValueError(f"{op}: offsets[{g}] is {end}; it takes {takes}")
+            begin = end
+
+
 def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> None:
     """Check that ``x[M,K] @ w[K,N] + bias[N]`` can be computed, by tensor cores and with sums in fp32.
 

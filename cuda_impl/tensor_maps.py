@@ -44,6 +44,16 @@ def matrix_map(x: Tensor, box_rows: int, *, by_rows: bool = True, ld: int = 0) -
     return _mapped(x, (columns, rows), (pitch_bytes,), (columns_of_box, box_rows))
 
 
+def matrices_map(x: Tensor, box_rows: int, *, by_rows: bool, ld: int, step: int) -> Mapped:
+    """Of ``x[G,M,N]``, matrices as `matrix_map` takes them, ``step`` elements apart.
+
+    A copy moves a box of 128 bytes of ``box_rows`` rows (columns) of one matrix.
+    """
+    G, rows, columns = x.shape if by_rows else (x.shape[0], *x.shape[:0:-1])
+    s = x.element_size()
+    return _mapped(x, (columns, rows, G), (ld * s, step * s), (LINE_BYTES // s, box_rows, 1))
+
+
 def heads_map(x: Tensor, rows: int) -> Mapped:
     """Of ``x[B,S,H,D]`` as `cuda_impl.layouts.for_tma` returns it, of 16-bit elements.
 
