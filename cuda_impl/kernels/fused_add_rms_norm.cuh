@@ -1,0 +1,202 @@
+// fused_add_rms_norm: x[M,N], residual[M,N], weight[N] -> y[M,N], h[M,N],
+//   h[m,n] = x[m,n] + residual[m,n], rounded to T
+//   y[m,n] = h[m,n] / sqrt(mean of h[m,n]^2 + eps) * weight[n]
+//
+// Variants; triton_impl/fused_add_rms_norm.py has the same under the same names:
+//   online   a block writes h tile by tile, and reads it again for y: any row length
+//   onepass  h stays in registers between reduction and output, so it is only written: 64 KB
+//   split    several blocks share rows and exchange partial sums through global memory: few long rows
+//
+// What follows the addition is rms_norm.cuh's: sums of squares, and y of a vector or a tile. Rows of x and of
+// residual start as far from 16-byte boundaries as those of h and y, which are contiguous: the host copies
+// others. ALIGNED: every row is whole 16-byte vectors; else common.cuh's Parts says which elements are.
+#pragma once
+
+#include "rms_norm.cuh"
+
+// h = x + residual, summed in fp32 and rounded to T.
+template <typename T>
+__device__ __forceinline__ T sum(T x, T residual) {
+    return T(float(x) + float(residual));
+}
+template <typename T, int VEC>
+__device__ __forceinline__ Packed<T, VEC> sum(const Packed<T, VEC>& x, const Packed<T, VEC>& residual) {
+    const Vec<T, VEC> x_vec = x.unpack(), residual_vec = residual.unpack();
+    Vec<T, VEC> h;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) h[v] = T(to_float(x_vec, v) + to_float(residual_vec, v));
+    return reinterpret_cast<const Packed<T, VEC>&>(h);
+}
+
+// ---- online --------------------------------------------------------------------------------------------
+// Grid: one block per row. What it reads again is the h that it wrote: half as much as x and residual, and a
+// thread reads only what it wrote itself, so that no barrier is needed.
+
+template <typename T, bool ALIGNED, int THREADS>
+__global__ __launch_bounds__(THREADS) void fused_add_rms_norm_online_kernel(
+    const T* __restrict__ x_ptr, const T* __restrict__ residual_ptr, const T* __restrict__ weight_ptr,
+    T* h_ptr, T* __restrict__ y_ptr, index_t N, index_t stride_xm, index_t stride_rm, float eps) {
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VEC;
+    const index_t m = blockIdx.x;
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, N, threadIdx.x);
+    const T* x_row = x_ptr + m * stride_xm;
+    const T* residual_row = residual_ptr + m * stride_rm;
+    T* h_row = h_ptr + m * N;
+    T* y_row = y_ptr + m * N;
+
+    float squares = 0.0f;
+#pragma unroll 2
+    for (index_t n = parts.head + threadIdx.x * VEC; n < parts.head + parts.body; n += BLOCK_N) {
+        const Packed<T, VEC> h = sum(load_packed<VEC>(x_row + n), load_packed<VEC>(residual_row + n));
+        store_vec(h_row + n, h.unpack());
+        squares += vec_squares(h.unpack());
+    }
+    T edge = T(0.0f);
+    if (parts.edge >= 0) {
+        edge = sum(x_row[parts.edge], residual_row[parts.edge]);
+        h_row[parts.edge] = edge;
+        squares += square(float(edge));
+    }
+    const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
+
+#pragma unroll 2
+    for (index_t n = parts.head + threadIdx.x * VEC; n < parts.head + parts.body; n += BLOCK_N) {
+        const Vec<T, VEC> weight = load_shifted<ALIGNED, VEC>(weight_ptr + n).unpack();
+        store_vec(y_row + n, scaled(load_vec<VEC>(h_row + n), scale, weight));
+    }
+    if (parts.edge >= 0) y_row[parts.edge] = T(float(edge) * scale * float(weight_ptr[parts.edge]));
+}
+
+// ---- a tile in registers ---------------------------------------------------------------------------------
+
+// Turns a tile of x into one of h, and writes it.
+template <int THREADS, typename T, int VEC, int VECTORS>
+__device__ __forceinline__ void add_and_store_tile(
+    T* tile_ptr, Packed<T, VEC> (&h)[VECTORS], const Packed<T, VEC> (&residual)[VECTORS], int columns,
+    int thread) {
+#pragma unroll
+    for (int p = 0; p < VECTORS; ++p) {
+        const int n = (p * THREADS + thread) * VEC;
+        h[p] = sum(h[p], residual[p]);
+        store_vec_if(n < columns, tile_ptr + n, h[p].unpack());
+    }
+}
+
+// ---- onepass -------------------------------------------------------------------------------------------
+// Unlike online, h stays in registers, so nothing is read twice. Grid: one block per BLOCK_M rows.
+// THREADS / BLOCK_M threads share a row and hold all of it, VECTORS vectors each:
+// N <= THREADS / BLOCK_M * VECTORS * VEC. A row of more than one warp has a block to itself.
+//
+// For short rows the weights are loaded together with the rows, so that nothing waits after the reduction.
+// For long rows they are loaded when x and residual have left their registers to h: 64 registers let one
+// block read while another writes.
+
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCK_M>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_onepass_kernel(
+    const T* x_ptr, const T* residual_ptr, const T* weight_ptr, T* h_ptr, T* y_ptr, index_t M, index_t N,
+    index_t stride_xm, index_t stride_rm, float eps) {
+    constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
+    constexpr bool WEIGHTS_FIRST = VECTORS <= 2;
+    const int thread = threadIdx.x % ROW_THREADS;
+    const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
+    // Without a row a thread still shuffles.
+    const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
+    const int columns = parts.body, head = parts.head, at_edge = parts.edge;
+    Packed<T, VEC> h[VECTORS], residual[VECTORS], weight[VECTORS];
+
+    load_tile<ROW_THREADS>(h, x_ptr + m * stride_xm + head, columns, thread);
+    load_tile<ROW_THREADS>(residual, residual_ptr + m * stride_rm + head, columns, thread);
+    if (WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + head, columns, thread);
+    add_and_store_tile<ROW_THREADS>(h_ptr + m * N + head, h, residual, columns, thread);
+    if (!WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + head, columns, thread);
+    float squares = tile_squares(h);
+    T edge = T(0.0f);
+    if (at_edge >= 0) {
+        edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
+        h_ptr[m * N + at_edge] = edge;
+        squares += square(float(edge));
+    }
+    const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
+    store_tile<ROW_THREADS>(y_ptr + m * N + head, h, scale, weight, columns, thread);
+    if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
+}
+
+// ---- split ---------------------------------------------------------------------------------------------
+// Unlike onepass, several blocks share a row, so it may be longer than a block's registers, and few rows
+// occupy the whole GPU. Rows are split into `chunks` chunks of BLOCK_N columns; a block has the same columns
+// of many rows. Each iteration writes its chunk of h, keeps it in registers and publishes its sum of squares.
+// When the row's other blocks have published theirs, it writes its chunk of y. Its next row is prefetched, so
+// that loads are in flight while it waits.
+//
+// Invariant: all blocks are resident, because they wait for each other; their number is a multiple of
+// `chunks`. The host ensures both. of_chunk[M * chunks] starts as 0: one nonzero word is both result and
+// flag.
+
+// A sum of squares in an 8-byte word, written by one store; its sign bit makes it never 0. volatile bypasses
+// the L1, which is not coherent with other blocks' writes.
+__device__ __forceinline__ void publish(word_t* of_chunk, float squares) {
+    *static_cast<volatile word_t*>(of_chunk) = __float_as_uint(squares) | 0x80000000u;
+}
+
+// This thread's share of a row's sum of squares: of the chunk `thread`, and every THREADS-th after it. Polls
+// until each one's word is not 0.
+template <int THREADS>
+__device__ __forceinline__ float wait_for_row(const word_t* of_row, int chunks, int thread) {
+    float squares = 0.0f;
+    for (int c = thread; c < chunks; c += THREADS) {
+        const volatile word_t* of_chunk = of_row + c;
+        word_t word = *of_chunk;
+        while (word == 0) {
+            __nanosleep(32);
+            word = *of_chunk;
+        }
+        squares += __uint_as_float(static_cast<unsigned>(word) & 0x7fffffffu);
+    }
+    __syncwarp();  // reconverge: lanes that waited less would go on alone
+    return squares;
+}
+
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void fused_add_rms_norm_split_kernel(
+    const T* x_ptr, const T* residual_ptr, const T* weight_ptr, T* h_ptr, T* y_ptr, index_t M, index_t N,
+    index_t stride_xm, index_t stride_rm, int chunks, word_t* of_chunk_ptr, float eps) {
+    constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VECTORS * VEC;
+    const int thread = threadIdx.x, c = blockIdx.x % chunks;
+    const index_t first = blockIdx.x / chunks, step = gridDim.x / chunks;
+    const index_t begin = static_cast<index_t>(c) * BLOCK_N;
+    Packed<T, VEC> next_x[VECTORS], next_residual[VECTORS], weight[VECTORS], h[VECTORS];
+    const auto parts_of = [&](index_t m) { return Parts<T, ALIGNED>(y_ptr + m * N, N, thread); };
+    const auto load_next = [&](index_t m) {
+        const Parts<T, ALIGNED> parts = parts_of(m);
+        const int columns = m < M ? slice_columns(parts.body, begin, BLOCK_N) : 0;
+        const index_t at = parts.head + begin;
+        load_tile<THREADS>(next_x, x_ptr + m * stride_xm + at, columns, thread);
+        load_tile<THREADS>(next_residual, residual_ptr + m * stride_rm + at, columns, thread);
+    };
+
+    load_next(first);
+    for (index_t m = first; m < M; m += step) {
+        const Parts<T, ALIGNED> parts = parts_of(m);
+        const int columns = slice_columns(parts.body, begin, BLOCK_N);
+        const index_t at = parts.head + begin, at_edge = c == 0 ? parts.edge : -1;  // edges: the first chunk's
+#pragma unroll
+        for (int p = 0; p < VECTORS; ++p) h[p] = next_x[p];
+        add_and_store_tile<THREADS>(h_ptr + m * N + at, h, next_residual, columns, thread);
+        float squares = tile_squares(h);
+        T edge = T(0.0f);
+        if (at_edge >= 0) {
+            edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
+            h_ptr[m * N + at_edge] = edge;
+            squares += square(float(edge));
+        }
+        squares = block_reduce<Sum, THREADS, 0>(squares);
+        if (thread == 0) publish(of_chunk_ptr + m * chunks + c, squares);
+        load_next(m + step);
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns, thread);
+        // The other call's barrier is between two uses of one call's shared memory.
+        squares = block_reduce<Sum, THREADS, 1>(wait_for_row<THREADS>(of_chunk_ptr + m * chunks, chunks, thread));
+        const float scale = rsqrtf(squares / N + eps);
+        store_tile<THREADS>(y_ptr + m * N + at, h, scale, weight, columns, thread);
+        if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
+    }
+}
