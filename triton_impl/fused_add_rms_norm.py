@@ -39,7 +39,7 @@ def fused_add_rms_norm_online_kernel(
     x_ptr, residual_ptr, weight_ptr, h_ptr, y_ptr, N, stride_xm, stride_rm,
     eps, VEC: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row.  What it reads again is the h that it wrote: half as much as x and residual."""
+    """Grid: one program per row.  It reads again the h that it wrote, half as much as x and residual."""
     m = tl.program_id(0).to(tl.int64)
     head = start_of_body(m * N, VEC) - m * N
     body = columns_of_body(N, VEC)
@@ -181,7 +181,7 @@ def checked(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Ro
     return Rows(contiguous_rows(x), contiguous_rows(residual), weight.contiguous(), *outputs)
 
 
-@implementation(OP, "triton.online", level="tiled", algorithm="h written and read again: sum of squares, output")
+@implementation(OP, "triton.online", level="tiled", algorithm="h written, then read again")
 def online(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> Outputs:
     """A program reads the h again that it has written: any row length."""
     rows = checked(x, residual, weight)
@@ -199,14 +199,14 @@ def online(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: f
 ONEPASS_COLUMNS = 32768
 
 
-@implementation(OP, "triton.onepass", level="tiled", algorithm="h in registers: sum of squares, output")
+@implementation(OP, "triton.onepass", level="tiled", algorithm="h in registers: sum of squares, y")
 def onepass(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> Outputs:
     """The row stays in registers: up to 32768 columns."""
     rows = checked(x, residual, weight)
     M, N = x.shape
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(
-            f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns; split and online take longer ones"
+            f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns; split takes longer ones"
         )
     if x.numel() > 0:
         BLOCK_N = next_power_of_2(N)

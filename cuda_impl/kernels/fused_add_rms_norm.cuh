@@ -14,18 +14,37 @@
 
 #include "rms_norm.cuh"
 
-// h = x + residual, summed in fp32 and rounded to T.
+template <typename T>
+struct WordOf {
+    using type = T;
+};
+template <>
+struct WordOf<__half> {
+    using type = __half2;
+};
+template <>
+struct WordOf<__nv_bfloat16> {
+    using type = __nv_bfloat162;
+};
+
+// h = x + residual. The sum is rounded once, to T.
 template <typename T>
 __device__ __forceinline__ T sum(T x, T residual) {
     return T(float(x) + float(residual));
 }
+// Of a 32-bit word: one instruction adds two 16-bit elements, and they stay packed.
+template <typename T>
+__device__ __forceinline__ unsigned sum_of_words(unsigned x, unsigned residual) {
+    using Word = typename WordOf<T>::type;
+    const Word h = reinterpret_cast<const Word&>(x) + reinterpret_cast<const Word&>(residual);
+    return reinterpret_cast<const unsigned&>(h);
+}
 template <typename T, int VEC>
 __device__ __forceinline__ Packed<T, VEC> sum(const Packed<T, VEC>& x, const Packed<T, VEC>& residual) {
-    const Vec<T, VEC> x_vec = x.unpack(), residual_vec = residual.unpack();
-    Vec<T, VEC> h;
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) h[v] = T(to_float(x_vec, v) + to_float(residual_vec, v));
-    return reinterpret_cast<const Packed<T, VEC>&>(h);
+    const uint4 a = x.words, b = residual.words;
+    return {make_uint4(
+        sum_of_words<T>(a.x, b.x), sum_of_words<T>(a.y, b.y), sum_of_words<T>(a.z, b.z),
+        sum_of_words<T>(a.w, b.w))};
 }
 
 // ---- online --------------------------------------------------------------------------------------------
@@ -43,43 +62,47 @@ __global__ __launch_bounds__(THREADS) void fused_add_rms_norm_online_kernel(
     const T* residual_row = residual_ptr + m * stride_rm;
     T* h_row = h_ptr + m * N;
     T* y_row = y_ptr + m * N;
+    const index_t first = parts.head + threadIdx.x * VEC, end = parts.head + parts.body;
 
     float squares = 0.0f;
+    if (parts.edge >= 0) {
+        const T h = sum(x_row[parts.edge], residual_row[parts.edge]);
+        h_row[parts.edge] = h;
+        squares = square(float(h));
+    }
 #pragma unroll 2
-    for (index_t n = parts.head + threadIdx.x * VEC; n < parts.head + parts.body; n += BLOCK_N) {
+    for (index_t n = first; n < end; n += BLOCK_N) {
         const Packed<T, VEC> h = sum(load_packed<VEC>(x_row + n), load_packed<VEC>(residual_row + n));
         store_vec(h_row + n, h.unpack());
         squares += vec_squares(h.unpack());
     }
-    T edge = T(0.0f);
-    if (parts.edge >= 0) {
-        edge = sum(x_row[parts.edge], residual_row[parts.edge]);
-        h_row[parts.edge] = edge;
-        squares += square(float(edge));
-    }
     const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
 
 #pragma unroll 2
-    for (index_t n = parts.head + threadIdx.x * VEC; n < parts.head + parts.body; n += BLOCK_N) {
+    for (index_t n = first; n < end; n += BLOCK_N) {
         const Vec<T, VEC> weight = load_shifted<ALIGNED, VEC>(weight_ptr + n).unpack();
         store_vec(y_row + n, scaled(load_vec<VEC>(h_row + n), scale, weight));
     }
-    if (parts.edge >= 0) y_row[parts.edge] = T(float(edge) * scale * float(weight_ptr[parts.edge]));
+    if (parts.edge >= 0) {
+        y_row[parts.edge] = T(float(h_row[parts.edge]) * scale * float(weight_ptr[parts.edge]));
+    }
 }
 
 // ---- a tile in registers ---------------------------------------------------------------------------------
 
-// Turns a tile of x into one of h, and writes it.
+// Turns a tile of x into one of h, writes it and returns its sum of squares.
 template <int THREADS, typename T, int VEC, int VECTORS>
-__device__ __forceinline__ void add_and_store_tile(
-    T* tile_ptr, Packed<T, VEC> (&h)[VECTORS], const Packed<T, VEC> (&residual)[VECTORS], int columns,
-    int thread) {
+__device__ __forceinline__ float add_and_store_tile(
+    T* tile_ptr, Packed<T, VEC> (&h)[VECTORS], const Packed<T, VEC> (&residual)[VECTORS], int columns) {
+    float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
+        const int n = p * THREADS * VEC;
         h[p] = sum(h[p], residual[p]);
         store_vec_if(n < columns, tile_ptr + n, h[p].unpack());
+        squares += vec_squares(h[p].unpack());
     }
+    return squares;
 }
 
 // ---- onepass -------------------------------------------------------------------------------------------
@@ -101,23 +124,25 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
     // Without a row a thread still shuffles.
     const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
-    const int columns = parts.body, head = parts.head, at_edge = parts.edge;
+    // From this thread's first vector: constant offsets of one address, not an address per vector.
+    const int first = parts.head + thread * VEC, columns = static_cast<int>(parts.body) - thread * VEC;
+    const int at_edge = static_cast<int>(parts.edge);
+    const T* weight_tile = weight_ptr + first;
     Packed<T, VEC> h[VECTORS], residual[VECTORS], weight[VECTORS];
 
-    load_tile<ROW_THREADS>(h, x_ptr + m * stride_xm + head, columns, thread);
-    load_tile<ROW_THREADS>(residual, residual_ptr + m * stride_rm + head, columns, thread);
-    if (WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + head, columns, thread);
-    add_and_store_tile<ROW_THREADS>(h_ptr + m * N + head, h, residual, columns, thread);
-    if (!WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + head, columns, thread);
-    float squares = tile_squares(h);
+    load_tile<ROW_THREADS>(h, x_ptr + m * stride_xm + first, columns, 0);
+    load_tile<ROW_THREADS>(residual, residual_ptr + m * stride_rm + first, columns, 0);
+    if (WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns, 0);
+    float squares = add_and_store_tile<ROW_THREADS>(h_ptr + m * N + first, h, residual, columns);
     T edge = T(0.0f);
     if (at_edge >= 0) {
         edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
         h_ptr[m * N + at_edge] = edge;
         squares += square(float(edge));
     }
+    if (!WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns, 0);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
-    store_tile<ROW_THREADS>(y_ptr + m * N + head, h, scale, weight, columns, thread);
+    store_tile<ROW_THREADS>(y_ptr + m * N + first, h, scale, weight, columns, 0);
     if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
 }
 
@@ -162,27 +187,32 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void fused_add_rms_norm_split_kern
     index_t stride_xm, index_t stride_rm, int chunks, word_t* of_chunk_ptr, float eps) {
     constexpr int VEC = 16 / sizeof(T), BLOCK_N = THREADS * VECTORS * VEC;
     const int thread = threadIdx.x, c = blockIdx.x % chunks;
-    const index_t first = blockIdx.x / chunks, step = gridDim.x / chunks;
+    const index_t first_m = blockIdx.x / chunks, step = gridDim.x / chunks;
     const index_t begin = static_cast<index_t>(c) * BLOCK_N;
     Packed<T, VEC> next_x[VECTORS], next_residual[VECTORS], weight[VECTORS], h[VECTORS];
     const auto parts_of = [&](index_t m) { return Parts<T, ALIGNED>(y_ptr + m * N, N, thread); };
+    // From this thread's first vector, as in onepass.
+    const auto columns_of = [&](const Parts<T, ALIGNED>& parts) {
+        return slice_columns(parts.body, begin, BLOCK_N) - thread * VEC;
+    };
     const auto load_next = [&](index_t m) {
         const Parts<T, ALIGNED> parts = parts_of(m);
-        const int columns = m < M ? slice_columns(parts.body, begin, BLOCK_N) : 0;
-        const index_t at = parts.head + begin;
-        load_tile<THREADS>(next_x, x_ptr + m * stride_xm + at, columns, thread);
-        load_tile<THREADS>(next_residual, residual_ptr + m * stride_rm + at, columns, thread);
+        const index_t first = parts.head + begin + thread * VEC;
+        const int columns = m < M ? columns_of(parts) : 0;
+        load_tile<THREADS>(next_x, x_ptr + m * stride_xm + first, columns, 0);
+        load_tile<THREADS>(next_residual, residual_ptr + m * stride_rm + first, columns, 0);
     };
 
-    load_next(first);
-    for (index_t m = first; m < M; m += step) {
+    load_next(first_m);
+    for (index_t m = first_m; m < M; m += step) {
         const Parts<T, ALIGNED> parts = parts_of(m);
-        const int columns = slice_columns(parts.body, begin, BLOCK_N);
-        const index_t at = parts.head + begin, at_edge = c == 0 ? parts.edge : -1;  // edges: the first chunk's
+        const index_t first = parts.head + begin + thread * VEC;
+        const index_t at_edge = c == 0 ? parts.edge : -1;  // a row's edges are its first chunk's
+        const int columns = columns_of(parts);
+        word_t* of_row = of_chunk_ptr + m * chunks;
 #pragma unroll
         for (int p = 0; p < VECTORS; ++p) h[p] = next_x[p];
-        add_and_store_tile<THREADS>(h_ptr + m * N + at, h, next_residual, columns, thread);
-        float squares = tile_squares(h);
+        float squares = add_and_store_tile<THREADS>(h_ptr + m * N + first, h, next_residual, columns);
         T edge = T(0.0f);
         if (at_edge >= 0) {
             edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
@@ -190,13 +220,13 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void fused_add_rms_norm_split_kern
             squares += square(float(edge));
         }
         squares = block_reduce<Sum, THREADS, 0>(squares);
-        if (thread == 0) publish(of_chunk_ptr + m * chunks + c, squares);
+        if (thread == 0) publish(of_row + c, squares);
         load_next(m + step);
-        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns, thread);
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + first, columns, 0);
         // The other call's barrier is between two uses of one call's shared memory.
-        squares = block_reduce<Sum, THREADS, 1>(wait_for_row<THREADS>(of_chunk_ptr + m * chunks, chunks, thread));
+        squares = block_reduce<Sum, THREADS, 1>(wait_for_row<THREADS>(of_row, chunks, thread));
         const float scale = rsqrtf(squares / N + eps);
-        store_tile<THREADS>(y_ptr + m * N + at, h, scale, weight, columns, thread);
+        store_tile<THREADS>(y_ptr + m * N + first, h, scale, weight, columns, 0);
         if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
     }
 }

@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 def checked(x: Tensor, residual: Tensor, weight: Tensor) -> Rows:
-    """The tensors, copied where rows are not contiguous or start elsewhere between boundaries than outputs'."""
+    """The tensors, copied where rows are not contiguous or not aligned as the outputs' are."""
     check_residual_norm(OP, x, residual, weight)
     inputs = (as_output(contiguous_rows(each)) for each in (x, residual))
     return Rows(*inputs, packed(weight), empty_like(x), empty_like(x))
@@ -52,9 +52,7 @@ def checked(x: Tensor, residual: Tensor, weight: Tensor) -> Rows:
 ONLINE = norm.online_kernel(OP)
 
 
-@variant(
-    OP, "online", kernels=[ONLINE], level="tiled", algorithm="h written and read again: sum of squares, output"
-)
+@variant(OP, "online", kernels=[ONLINE], level="tiled", algorithm="h written, then read again")
 def online(x: Tensor, residual: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
     """A block reads the h again that it has written: any row length."""
     rows = checked(x, residual, weight)
@@ -66,7 +64,7 @@ def online(x: Tensor, residual: Tensor, weight: Tensor, eps: float = EPS) -> Pla
 ONEPASS = norm.onepass_kernel(OP)
 
 
-@variant(OP, "onepass", kernels=[ONEPASS], level="tiled", algorithm="h in registers: sum of squares, output")
+@variant(OP, "onepass", kernels=[ONEPASS], level="tiled", algorithm="h in registers: sum of squares, y")
 def onepass(x: Tensor, residual: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
     """The row stays in registers: up to 64 KB."""
     rows = checked(x, residual, weight)
@@ -75,7 +73,7 @@ def onepass(x: Tensor, residual: Tensor, weight: Tensor, eps: float = EPS) -> Pl
     if THREADS > norm.MOST_THREADS:
         most = norm.MOST_THREADS * VECTORS * vector(x)
         raise NotImplementedError(
-            f"N={N}: registers hold rows of up to {most} such columns; split and online take longer ones"
+            f"N={N}: registers hold rows of up to {most} such columns; split takes longer ones"
         )
     args = (*rows, *int64(M, N), *rows.strides, np.float32(eps))
     run = ONEPASS(x.dtype, ALIGNED=rows.ALIGNED, SHAPE=SHAPE)
