@@ -139,7 +139,8 @@ def fused_add_rms_norm_split_kernel(
     n = c * BLOCK_N + tl.arange(0, BLOCK_N)
     next_x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0.0)
     next_residual = tl.load(residual_ptr + first * stride_rm + n, mask=(n < N) & (first < M), other=0.0)
-    for m in tl.range(first, M, step):
+    for row in tl.range(first, M, step):
+        m = tl.cast(row, tl.int64)
         h = add(next_x, next_residual)
         tl.store(h_ptr + m * N + n, h, mask=n < N)
         h = h.to(tl.float32)

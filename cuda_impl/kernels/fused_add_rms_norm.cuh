@@ -128,12 +128,14 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
     const int first = parts.head + thread * VEC, columns = static_cast<int>(parts.body) - thread * VEC;
     const int at_edge = static_cast<int>(parts.edge);
     const T* weight_tile = weight_ptr + first;
+    T* h_tile = h_ptr + m * N + first;
+    T* y_tile = y_ptr + m * N + first;
     Packed<T, VEC> h[VECTORS], residual[VECTORS], weight[VECTORS];
 
     load_tile<ROW_THREADS>(h, x_ptr + m * stride_xm + first, columns, 0);
     load_tile<ROW_THREADS>(residual, residual_ptr + m * stride_rm + first, columns, 0);
     if (WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns, 0);
-    float squares = add_and_store_tile<ROW_THREADS>(h_ptr + m * N + first, h, residual, columns);
+    float squares = add_and_store_tile<ROW_THREADS>(h_tile, h, residual, columns);
     T edge = T(0.0f);
     if (at_edge >= 0) {
         edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
@@ -142,7 +144,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
     }
     if (!WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns, 0);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
-    store_tile<ROW_THREADS>(y_ptr + m * N + first, h, scale, weight, columns, 0);
+    store_tile<ROW_THREADS>(y_tile, h, scale, weight, columns, 0);
     if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
 }
 
