@@ -198,6 +198,12 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
         _check(op, name, parameter, (x.shape[1],), "x", x)
 
 
+def check_residual_norm(op: str, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> None:
+    """Check that rows of ``x[M,N]`` and ``residual[M,N]`` can be added and normalised with ``weight[N]``."""
+    check_same(op, 2, x=x, residual=residual)
+    _check(op, "weight", weight, (x.shape[1],), "x", x)
+
+
 def check_norm_gradients(
     op: str, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor
 ) -> None:

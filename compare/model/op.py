@@ -293,6 +293,9 @@ class Op:
     options: Callable[[Case], Mapping[str, Any]] = no_options
     """What a case passes beside the tensors, as keywords that JSON can hold: ``{"causal": True}``.  Oracles,
     magnitudes and implementations take them."""
+    oracle_options: Callable[[Case], Mapping[str, Any]] = no_options
+    """Further keywords, for oracles and magnitudes alone: the dtype that an intermediate result is rounded
+    to, which inputs in fp64 do not tell."""
     further: tuple[Output, ...] = ()
     """The outputs behind the first.  An implementation then returns a tuple of tensors."""
     independent: str | None = None
@@ -337,8 +340,8 @@ class Op:
 
 @functools.lru_cache
 def by_output(op: Op, case: Case) -> tuple[Op, ...]:
-    """``op`` as ops of one output each, whose oracles have the case's options."""
-    options = op.options(case)
+    """``op`` as ops of one output each, whose oracles have their options of the case."""
+    options = {**op.options(case), **op.oracle_options(case)}
 
     def given(oracle: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return functools.partial(oracle, **options) if options else oracle
