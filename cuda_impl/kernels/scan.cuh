@@ -29,14 +29,24 @@ struct Tile {
     static constexpr int WIDTH = THREADS < WARP ? THREADS : WARP, STEP = WIDTH * VEC;
 
     Packed<T, VEC> x[VECTORS];
-    index_t n, N;  // the first column of the thread's first vector, which may be negative; the row's columns
+    index_t n;       // the first column of the thread's first vector, or behind its skew of up to VEC - 1
+    int begin, end;  // the row's columns, counted from n: all before `end`, and from `begin` on
+    bool whole;      // whether all of the tile is inside of the row, and no load is by element
 
     // Loads the thread's vectors of the c-th tile of a row.
-    __device__ __forceinline__ Tile(const T* x_row, const T* y_row, int c, index_t N, int thread) : N(N) {
-        const int skew = int(reinterpret_cast<word_t>(y_row) % 16 / sizeof(T));
-        n = index_t(c) * BLOCK_N - skew + (thread / WIDTH * VECTORS * WIDTH + thread % WIDTH) * VEC;
+    __device__ __forceinline__ Tile(const T* x_row, const T* y_row, int c, index_t N, int thread) {
+        const index_t first = index_t(c) * BLOCK_N - int(reinterpret_cast<word_t>(y_row) % 16 / sizeof(T));
+        n = first + (thread / WIDTH * VECTORS * WIDTH + thread % WIDTH) * VEC;
+        begin = n < 0 ? -int(n) : 0;
+        end = N - n < BLOCK_N ? int(N - n) : BLOCK_N;
         // x's rows may start elsewhere between boundaries than y's: then it is read element by element.
         const bool aligned = reinterpret_cast<word_t>(x_row + n) % 16 == 0;
+        whole = aligned && first >= 0 && first + BLOCK_N <= N;
+        if (whole) {
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) x[v] = load_packed<VEC>(x_row + n + v * STEP);
+            return;
+        }
         // First all 16-byte loads, so that they are in flight together.
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
@@ -55,11 +65,11 @@ struct Tile {
 
     // Whether all of a vector is inside of the row, some of it, or one of its elements.
     __device__ __forceinline__ bool is_whole(int v) const {
-        return 0 <= n + v * STEP && n + v * STEP + VEC <= N;
+        return begin <= v * STEP && v * STEP + VEC <= end;
     }
-    __device__ __forceinline__ bool is_cut(int v) const { return -VEC < n + v * STEP && n + v * STEP < N; }
+    __device__ __forceinline__ bool is_cut(int v) const { return begin < v * STEP + VEC && v * STEP < end; }
     __device__ __forceinline__ bool is_inside(int v, int i) const {
-        return 0 <= n + v * STEP + i && n + v * STEP + i < N;
+        return begin <= v * STEP + i && v * STEP + i < end;
     }
 
     // The sum of a vector of the thread.
@@ -112,8 +122,8 @@ struct Tile {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) y[i] = T(sum += to_float(elements, i));
             T* y_ptr = y_row + n + v * STEP;
-            store_vec_if(is_whole(v), y_ptr, y);
-            if (is_whole(v) || !is_cut(v)) continue;
+            store_vec_if(whole || is_whole(v), y_ptr, y);
+            if (whole || is_whole(v) || !is_cut(v)) continue;
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
                 if (is_inside(v, i)) y_ptr[i] = y[i];
