@@ -193,9 +193,9 @@ def scan_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if y.numel() == 0:
         return y
     check_counts(N=N)
-    BLOCK_N = min(8192, next_power_of_2(N))
+    BLOCK_N = min(4096, next_power_of_2(N))
     BLOCK_M = max(1, min(64, 2048 // BLOCK_N))
-    num_warps = max(4, BLOCK_N // 1024)
+    num_warps = max(4, BLOCK_N // 512)
     grid = grid_1d(cdiv(M, BLOCK_M))
     scan_row_kernel[grid](
         x, y, M, N, x.stride(0), VEC=vec(x), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
@@ -210,7 +210,7 @@ def row(x: torch.Tensor) -> torch.Tensor:
     return scan_rows(x, torch.empty_like(x, memory_format=torch.contiguous_format))
 
 
-SIZES = {"TILE_BYTES": (4096, 8192, 16384, 32768), "WARPS": (4, 8, 16)}
+SIZES = {"TILE_BYTES": (4096, 8192, 16384, 32768), "WARPS": (2, 4, 8)}
 
 
 @implementation(
@@ -220,7 +220,7 @@ SIZES = {"TILE_BYTES": (4096, 8192, 16384, 32768), "WARPS": (4, 8, 16)}
     algorithm="sum of each tile, scan of the sums, scan of each tile",
     tunable=SIZES,
 )
-def twopass(x: torch.Tensor, *, TILE_BYTES: int = 16384, WARPS: int = 8) -> torch.Tensor:
+def twopass(x: torch.Tensor, *, TILE_BYTES: int = 8192, WARPS: int = 4) -> torch.Tensor:
     """Sum each tile, scan the sums, read x again and scan.  Rows of one tile use `row`, here and below."""
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -245,7 +245,7 @@ def twopass(x: torch.Tensor, *, TILE_BYTES: int = 16384, WARPS: int = 8) -> torc
     algorithm="decoupled look-back over a fixed tree",
     tunable=SIZES,
 )
-def lookback(x: torch.Tensor, *, TILE_BYTES: int = 16384, WARPS: int = 8) -> torch.Tensor:
+def lookback(x: torch.Tensor, *, TILE_BYTES: int = 8192, WARPS: int = 4) -> torch.Tensor:
     """Single-pass scan: tiles read the sums that earlier tiles have published."""
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)

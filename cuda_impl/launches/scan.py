@@ -46,9 +46,9 @@ def row(x: Tensor) -> Plan:
     return Plan(y, row_launch(x, y))
 
 
-TILES = {"VECTORS": (2, 4, 8), "THREADS": (128, 256, 512)}
+TILES = {"VECTORS": (2, 4, 8), "THREADS": (64, 128, 256)}
 
-TWOPASS_SHAPES = [(4, 256)]
+TWOPASS_SHAPES = [(4, 128)]
 REDUCE = Kernel("scan_reduce_kernel<{T}, {SHAPE}>", SHAPE=TWOPASS_SHAPES)
 SCAN = Kernel("scan_row_kernel<float, 4, 512, 1>")
 ADD = Kernel("scan_add_kernel<{T}, {SHAPE}>", SHAPE=TWOPASS_SHAPES)
@@ -62,7 +62,7 @@ ADD = Kernel("scan_add_kernel<{T}, {SHAPE}>", SHAPE=TWOPASS_SHAPES)
     algorithm="sum of each tile, scan of the sums, scan of each tile",
     tunable=TILES,
 )
-def twopass(x: Tensor, *, VECTORS: int = 4, THREADS: int = 256) -> Plan:
+def twopass(x: Tensor, *, VECTORS: int = 4, THREADS: int = 128) -> Plan:
     """Sum each tile, scan the sums, read x again and scan.  Rows of one tile use `row`, here and below."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
@@ -80,7 +80,7 @@ def twopass(x: Tensor, *, VECTORS: int = 4, THREADS: int = 256) -> Plan:
     )
 
 
-LOOKBACK = Kernel("scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(4, 256, 4)])
+LOOKBACK = Kernel("scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(4, 128, 8)])
 
 
 @variant(
@@ -89,10 +89,10 @@ LOOKBACK = Kernel("scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(4, 256, 4)])
     kernels=[LOOKBACK, ROW],
     level="tiled",
     algorithm="decoupled look-back over a fixed tree",
-    tunable={**TILES, "BLOCKS": (1, 2, 3, 4, 6, 8)},
+    tunable={**TILES, "BLOCKS": (4, 6, 8, 10, 12)},
     matches="triton.lookback",
 )
-def lookback(x: Tensor, *, VECTORS: int = 4, THREADS: int = 256, BLOCKS: int = 4) -> Plan:
+def lookback(x: Tensor, *, VECTORS: int = 4, THREADS: int = 128, BLOCKS: int = 8) -> Plan:
     """Single-pass scan: tiles read the sums that earlier tiles have published."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
