@@ -14,12 +14,12 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
 
 
 def oracle(x: torch.Tensor) -> torch.Tensor:
-    return x.cumsum(dim=1)
+    return torch.empty_like(x) if x.is_meta else x.cumsum(dim=1)  # on meta, PyTorch makes a mask of N x N
 
 
 def magnitude(x: torch.Tensor) -> torch.Tensor:
     """The same sums of magnitudes: where terms cancel, their rounding errors do not."""
-    return x.abs().cumsum(dim=1)
+    return oracle(x.abs())
 
 
 def cost(case: Case) -> Cost:
@@ -81,7 +81,7 @@ CASES = Cases(
         *(case("bf16", layout, M=3, N=17003) for layout in _LAYOUTS),
         *(case(dtype, "misaligned", M=2, N=24576) for dtype in ("fp32", "fp16")),
         # More than 32 tiles a row, and more than 32 x 32.
-        case("fp32", M=2, N=150001),
+        case("fp32", M=2, N=70001),
         case("fp32", M=1, N=2**21 + 5001),
         *(
             case(dtype, fill=fill, M=6, N=size)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from compare import registry
-from compare.model.op import case
+from compare.model.op import Implementation, case
 from cuda_impl.loader import kernel
 from loops import for_each
+from on_device import each_of
 from rows import labelled
 
 pytestmark = pytest.mark.thorough
@@ -71,6 +72,21 @@ def test_a_look_back_adds_the_tree_of_sums_though_one_comes_late(c: int, device:
             torch.testing.assert_close(found, total, rtol=1e-4, atol=1e-4)
     (before,) = seen
     assert before == pytest.approx(float(sums[:c].double().sum()), rel=1e-4, abs=1e-4)
+
+
+SMALLEST = {"cuda": (128, {"VECTORS": 1, "THREADS": 32}), "triton": (64, {"TILE_BYTES": 256})}
+"""Columns of a tile of fp32, and the parameters that choose it."""
+
+
+@each_of("scan", where=lambda impl: impl.label in ("cupy.lookback", "triton.lookback"))
+def test_a_row_has_more_tiles_than_a_prefix(impl: Implementation, device: torch.device) -> None:
+    columns, choices = SMALLEST[impl.way]
+    c = case("fp32", M=1, N=columns * (GROUP**2 + 2) + 1)
+    inputs = OP.make_inputs(c, torch.Generator().manual_seed(0), torch.device("cpu"))
+    assert OP.sensitive_inputs is not None
+    OP.sensitive_inputs.change(inputs)
+    y = impl.run(inputs[0].to(device), **choices)
+    assert torch.equal(y.cpu().double(), OP.oracle(inputs[0].double()))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
