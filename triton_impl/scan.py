@@ -8,8 +8,8 @@ how a tile learns the sum of those before it:
 * ``lookback``: single-pass scan with decoupled look-back: a tile reads the sums that earlier tiles have
   published, which add up in a fixed tree: x is read once
 
-Within a tile ``tl.cumsum`` compiles to what CUDA writes: additions within a thread, shuffles within a warp and
-shared memory between warps.
+Within a tile ``tl.cumsum`` compiles to what CUDA writes: additions within a thread, shuffles within a warp
+and shared memory between warps.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ def load_tile(x_row, n, N, whole):
     Args:
         whole: whether all are inside: a mask that ends between 16-byte boundaries would split vectors.
     """
-    if whole:
-        x = tl.load(x_row + n)
-    else:
-        x = tl.load(x_row + n, mask=n < N, other=0.0)
+    x = tl.load(x_row + n) if whole else tl.load(x_row + n, mask=n < N, other=0.0)
     return x.to(tl.float32)
 
 
@@ -90,9 +87,7 @@ def scan_reduce_kernel(x_ptr, N, stride_xm, tiles, sums_ptr, VEC: tl.constexpr, 
 
 
 @triton.jit
-def scan_add_kernel(
-    x_ptr, y_ptr, N, stride_xm, tiles, scanned_ptr, VEC: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def scan_add_kernel(x_ptr, y_ptr, N, stride_xm, tiles, scanned_ptr, VEC: tl.constexpr, BLOCK_N: tl.constexpr):
     """Grid: as scan_reduce_kernel."""
     tile = tl.program_id(0)
     m, c = (tile // tiles).to(tl.int64), (tile % tiles).to(tl.int64)

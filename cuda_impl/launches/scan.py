@@ -28,14 +28,12 @@ ROW = Kernel("scan_row_kernel<{T}, {SHAPE}>", SHAPE=ROW_SHAPES)
 
 def row_launch(x: Tensor, y: Tensor) -> Launch:
     """Scans the rows of ``x`` with the first shape that holds one in a tile."""
-    (M, N), VEC = x.shape, vector(x)
-    for VECTORS, THREADS, BLOCK_M in ROW_SHAPES:
-        tiles = tiles_of(x, VECTORS * THREADS * VEC)
-        if tiles <= 1:
-            break
-    args = (x, y, *int64(M, N, x.stride(0)), *int32(tiles))
-    run = ROW(x.dtype, SHAPE=(VECTORS, THREADS, BLOCK_M))
-    return Launch(run, ceil_div(M, BLOCK_M), THREADS * BLOCK_M, args)
+    M, N = x.shape
+    tiles = {shape: tiles_of(x, shape[0] * shape[1] * vector(x)) for shape in ROW_SHAPES}
+    SHAPE = next((shape for shape in ROW_SHAPES if tiles[shape] <= 1), ROW_SHAPES[-1])
+    _, THREADS, BLOCK_M = SHAPE
+    args = (x, y, *int64(M, N, x.stride(0)), *int32(tiles[SHAPE]))
+    return Launch(ROW(x.dtype, SHAPE=SHAPE), ceil_div(M, BLOCK_M), THREADS * BLOCK_M, args)
 
 
 @variant("scan", "row", kernels=[ROW], level="tiled", algorithm="tiles of a row one after another")

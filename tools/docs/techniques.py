@@ -255,35 +255,29 @@ def tree_of_sums() -> str:
     group = constant(file, "group", {"c": c, "WARP": WARP})
     prefix = constant(file, "prefix", {"group": group, "WARP": WARP})
     first_group, first_tile = prefix * WARP, group * WARP
-    columns = parameter("scan", "cupy.lookback", "VECTORS") * parameter("scan", "cupy.lookback", "THREADS")
+    vectors = parameter("scan", "cupy.lookback", "VECTORS") * parameter("scan", "cupy.lookback", "THREADS")
     canvas = Canvas(
-        f"Decoupled look-back over a fixed tree. Tiles have {columns} vectors of 16 bytes. The sum before tile {c} "
-        f"is that of prefix {prefix - 1}, of tiles 0 to {prefix * WARP**2 - 1}; of groups {first_group} to "
-        f"{group - 1}, {WARP} tiles each; and of tiles {first_tile} to {c - 1}. A warp reads these words at "
-        "two looks, and adds them in the same order in every run",
+        f"Decoupled look-back over a fixed tree. Tiles have {vectors} vectors of 16 bytes. The sum before "
+        f"tile {c} is that of prefix {prefix - 1}, of tiles 0 to {prefix * WARP**2 - 1}; of groups "
+        f"{first_group} to {group - 1}, {WARP} tiles each; and of tiles {first_tile} to {c - 1}. A warp "
+        "reads these words at two looks, and adds them in the same order in every run",
         860,
     )
+    groups = [
+        ("part0", f"group {g}: tiles {g * WARP} to {g * WARP + WARP - 1}", 220, f"lane {g % WARP}")
+        for g in range(first_group, group)
+    ]
+    tiles = [("part0", f"tile {i}", 96, f"lane {i % WARP}") for i in range(first_tile, c)]
     left, right, height = 130, 850, 28
     rows = (
         ("prefix_words", 16, [("part1", f"tiles 0 to {prefix * WARP**2 - 1}", 380, f"lane {WARP - 1}")]),
-        (
-            "group_words",
-            78,
-            [
-                ("faint", "…", 30, ""),
-                *(
-                    ("part0", f"group {g}: tiles {g * WARP} to {g * WARP + WARP - 1}", 220, f"lane {g % WARP}")
-                    for g in range(first_group, group)
-                ),
-                ("faint", f"group {group}: not yet", 220, ""),
-            ],
-        ),
+        ("group_words", 78, [("faint", "…", 30, ""), *groups, ("faint", f"group {group}: not yet", 220, "")]),
         (
             "tile_words",
             140,
             [
                 ("faint", "…", 30, ""),
-                *(("part0", f"tile {i}", 96, f"lane {i % WARP}") for i in range(first_tile, c)),
+                *tiles,
                 ("chosen", f"tile {c}", 96, ""),
                 ("faint", f"tile {c + 1}", 96, ""),
             ],
@@ -305,8 +299,8 @@ def tree_of_sums() -> str:
         "note",
         10,
         246,
-        f"The last tile of a group publishes the group's sum, the last of {WARP} groups a prefix. Each word is "
-        "written once.",
+        f"The last tile of a group publishes the group's sum, the last of {WARP} groups a prefix. Each word "
+        "is written once.",
     )
     return canvas.drawn()
 
