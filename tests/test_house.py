@@ -92,8 +92,10 @@ def test_an_op_has_all_its_files(op: str):
 
 @for_each("file", tracked("compare/*.py"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_driver_names_no_op(file: Path):
-    """Names and one-word strings; an example in a help text or a docstring is prose, and Triton's own function
-    ``associative_scan`` is none."""
+    """Names and one-word strings; an example in a help text or a docstring is prose.
+
+    ``associative_scan`` is Triton's own function.
+    """
     op = re.compile(rf"\b({'|'.join(OPS)})\b|_({'|'.join(OPS)})\b")
     for node in ast.walk(parsed(file)):
         word = {
