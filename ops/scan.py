@@ -35,9 +35,9 @@ def tolerance(case: Case) -> Tolerance:
     """Error of a sum in parts, relative to the sum of magnitudes, at any of its columns.
 
     An output adds the sums of a vector, a lane, a warp, a tile and the tiles before: some 20 additions, whose
-    errors have random signs.  The largest of a million outputs loses 1.6 roundings.
+    errors have random signs.  Sums of few terms lose most of their magnitude, up to 1.3 roundings.
     """
-    return Tolerance(least=3.5)
+    return Tolerance(least=2.5)
 
 
 _PIECE = 1 << 24
@@ -66,7 +66,7 @@ CASES = Cases(
     smoke=(
         case("fp32", M=2, N=10001),
         case("fp16", M=5, N=781),
-        case("bf16", M=1, N=20003),
+        case("bf16", M=2, N=20003),
     ),
     edge=(
         *(
