@@ -92,7 +92,10 @@ def test_an_op_has_all_its_files(op: str):
 
 @for_each("file", tracked("compare/*.py"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_driver_names_no_op(file: Path):
-    """Names and one-word strings; an example in a help text or a docstring is prose."""
+    """Names and one-word strings; an example in a help text or a docstring is prose.
+
+    ``associative_scan`` is Triton's own function.
+    """
     op = re.compile(rf"\b({'|'.join(OPS)})\b|_({'|'.join(OPS)})\b")
     for node in ast.walk(parsed(file)):
         word = {
@@ -102,7 +105,8 @@ def test_the_driver_names_no_op(file: Path):
             ast.FunctionDef: lambda node: node.name,
             ast.ImportFrom: lambda node: node.module or "",
         }.get(type(node), lambda node: "")(node)
-        assert len(word.split()) > 1 or not op.search(word), f"line {node.lineno} depends on an op: {word}"
+        named = op.search(word.replace("associative_scan", ""))
+        assert len(word.split()) > 1 or not named, f"line {node.lineno} depends on an op: {word}"
 
 
 def test_the_rule_above_can_fail_and_reaches_every_folder():

@@ -192,6 +192,22 @@ def token_lost(place: int) -> Wrong:
     return wrong
 
 
+def restarted(change: Change) -> Wrong:
+    """A scan whose last 1024 columns add ``change`` of the sum before them."""
+
+    def wrong(op: Op, x: torch.Tensor) -> torch.Tensor:
+        head, last = x[:, :-1024], x[:, -1024:]
+        before = op.oracle(head)
+        return torch.cat((before, op.oracle(last) + change(before[:, -1:])), 1)
+
+    return wrong
+
+
+def swapped(x: torch.Tensor) -> torch.Tensor:
+    """The last two columns in the other order."""
+    return torch.cat((x[:, :-2], x[:, -2:].flip(1)), 1)
+
+
 MOVED = {"in bf16": after(rounded(torch.bfloat16)), "in 10 digits": after(digits(10))}
 
 WRONG: dict[str, dict[str, Wrong]] = {
@@ -242,6 +258,14 @@ WRONG: dict[str, dict[str, Wrong]] = {
         "cosines in 7 digits": on(same, same, digits(7)),
         "heads in 7 digits": on(digits(7), digits(7)),
     },
+    "scan": LOST
+    | {
+        "exclusive": lambda op, x: op.oracle(x) - x,
+        "1024 inner terms lost": on(times(0.0, BLOCK)),
+        "carry lost": restarted(torch.zeros_like),
+        "carry added twice": restarted(lambda carry: 2 * carry),
+        "last columns swapped": on(swapped),
+    },
     "softmax": {f"{place} column lost": column_lost(n) for place, n in PLACES.items()},
     "stream_copy": MOVED,
     "transpose": MOVED,
@@ -276,6 +300,7 @@ ON_A_CPU = {
     "reduce_sum": ["N=4194304,fp32", "N=1048576,bf16"],
     "rms_norm": ["M=4,N=262144,bf16", "M=64,N=4096,bf16"],
     "rotary": ["B=1,S=128,H=32,Hk=8,D=128,bf16"],
+    "scan": ["M=2,N=131072,fp32", "M=1,N=131072,bf16"],
     "softmax": ["M=2,N=1048576,fp32", "M=8,N=131072,bf16"],
     "stream_copy": ["N=65536,fp32"],
     "transpose": ["M=256,N=512,fp32"],

@@ -46,6 +46,7 @@ def test_pages_describe_their_pictures_in_the_pictures_own_words() -> None:
 SOURCES = [
     (techniques.ring, "matmul", "STAGES", 5),
     (techniques.look_back, "compact", "ITEMS", 32),
+    (techniques.tree_of_sums, "scan", "THREADS", 256),
     (programs.picture, "vector_add", "BLOCK_SIZE", 512),
 ]
 
@@ -70,6 +71,7 @@ FORMULAS = [
     (techniques.fragment, "matmul/tma_tiles.cuh", "half * 8 + lane / 4", "half * 8 + lane % 8"),
     (techniques.ping_pong, "attention/05_specialized.cuh", "multiply_pv<T>(o", "multiply_kv<T>(o"),
     (techniques.look_back, "compact/look_back.cuh", "OWN = 1, ALL = 2", "OWN = 2, ALL = 1"),
+    (techniques.tree_of_sums, "scan.cuh", "group = c / WARP", "group = c / 16"),
     (techniques.schedule, "attention_backward/05_overlapped.cuh", "==t-1==", "==t-2=="),
 ]
 

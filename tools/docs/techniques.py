@@ -13,7 +13,7 @@ from compare.resources.banks import Access, times_served
 from compare.resources.occupancy import WARP
 from cuda_impl.launches import attention, matmul, transpose
 from tools.docs import canvas as canvases
-from tools.docs.canvas import Canvas, expression, parameter
+from tools.docs.canvas import Canvas, constant, expression, parameter
 
 KERNELS = "cuda_impl/kernels"
 BANKS = 32
@@ -245,6 +245,66 @@ def look_back() -> str:
     return canvas.drawn()
 
 
+# --------------------------------------------------------------------------- scan: tree of sums
+
+
+def tree_of_sums() -> str:
+    """The words of a row that one tile reads, with the indices of scan.cuh's `look_back`."""
+    file = f"{KERNELS}/scan.cuh"
+    c = WARP**2 + 2 * WARP + 5
+    group = constant(file, "group", {"c": c, "WARP": WARP})
+    prefix = constant(file, "prefix", {"group": group, "WARP": WARP})
+    first_group, first_tile = prefix * WARP, group * WARP
+    vectors = parameter("scan", "cupy.lookback", "VECTORS") * parameter("scan", "cupy.lookback", "THREADS")
+    canvas = Canvas(
+        f"Decoupled look-back over a fixed tree. Tiles have {vectors} vectors of 16 bytes. The sum before "
+        f"tile {c} is that of prefix {prefix - 1}, of tiles 0 to {prefix * WARP**2 - 1}; of groups "
+        f"{first_group} to {group - 1}, {WARP} tiles each; and of tiles {first_tile} to {c - 1}. A warp "
+        "reads these words at two looks, and adds them in the same order in every run",
+        860,
+    )
+    groups = [
+        ("part0", f"group {g}: tiles {g * WARP} to {g * WARP + WARP - 1}", 220, f"lane {g % WARP}")
+        for g in range(first_group, group)
+    ]
+    tiles = [("part0", f"tile {i}", 96, f"lane {i % WARP}") for i in range(first_tile, c)]
+    left, right, height = 130, 850, 28
+    rows = (
+        ("prefix_words", 16, [("part1", f"tiles 0 to {prefix * WARP**2 - 1}", 380, f"lane {WARP - 1}")]),
+        ("group_words", 78, [("faint", "…", 30, ""), *groups, ("faint", f"group {group}: not yet", 220, "")]),
+        (
+            "tile_words",
+            140,
+            [
+                ("faint", "…", 30, ""),
+                *tiles,
+                ("chosen", f"tile {c}", 96, ""),
+                ("faint", f"tile {c + 1}", 96, ""),
+            ],
+        ),
+    )
+    for name, y, cells in rows:
+        canvas.text("", left - 8, y + height / 2 + 4, name, "end")
+        x = float(left)
+        for kind, label, width, lane in cells:
+            canvas.cell(kind, x, y, width, height, label)
+            if lane:
+                canvas.text("small", x + width / 2, y + height + 11, lane, "middle")
+                canvas.line(f"M{x + width / 2:.0f} {y + height + 14}V{y + height + 20}H{right}")
+            x += width
+    canvas.line(f"M{right} {16 + height + 20}V214H640", "arrow")
+    canvas.cell("chosen", 400, 200, 236, height, f"the sum before tile {c}")
+    canvas.text("note", 10, 219, f"blue and green: read by a warp of tile {c}, a word per lane")
+    canvas.text(
+        "note",
+        10,
+        246,
+        f"The last tile of a group publishes the group's sum, the last of {WARP} groups a prefix. Each word "
+        "is written once.",
+    )
+    return canvas.drawn()
+
+
 # --------------------------------------------------------------------------- attention_backward: schedule
 
 
@@ -285,5 +345,6 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/ops/matmul_fragment.svg"): fragment,
     Path("docs/ops/attention_ping_pong.svg"): ping_pong,
     Path("docs/ops/compact_look_back.svg"): look_back,
+    Path("docs/ops/scan_look_back.svg"): tree_of_sums,
     Path("docs/ops/attention_backward_schedule.svg"): schedule,
 }
