@@ -153,7 +153,7 @@ def with_one_element_changed(probe: Probe, outputs: Collection[torch.Tensor] = (
     valid.
 
     An input may follow from others, as a log-sum-exp follows from q and k: with another q exponentials
-    overflow in a correct kernel.  So where an output becomes much larger, another element is changed, and less.
+    overflow in a correct kernel.  Where an output becomes much larger, another element is changed, and less.
 
     Args:
         outputs: of the shapes and on the device that the call's outputs have; meta tensors will do.

@@ -144,14 +144,18 @@ def _kernels(line: Line) -> list[dict[str, Any]]:
 
 def recorded_sweep(op: str, label: str, results: Path = archive.RESULTS) -> dict[str, Any]:
     """The trials of a label's parameters on record, and where they are from; empty without any."""
-    for device in dict.fromkeys(run.environment.device for run in archive.runs_of(op, results)):
+    swept = [run for run in archive.runs_of(op, results) if any(_tries(label, case) for case in run.cases)]
+    for device in dict.fromkeys(run.environment.device for run in swept):
         comparison = recorded(registry.get_op(op), results, device)
-        for case in comparison.cases if comparison else ():
-            for rows in figures.trials(case):
-                if registered_as(rows[0].label) == label and any(map(figures.is_trial, rows)):
-                    trials = [_trial(lines.line(case, row, {})) for row in rows]
-                    return {"origin": f"{case.case}, recorded on {rows[0].recorded}", "trials": trials}
+        for case in (case for case in (comparison.cases if comparison else ()) if _tries(label, case)):
+            rows = next(rows for rows in figures.trials(case) if registered_as(rows[0].label) == label)
+            trials = [_trial(lines.line(case, row, {})) for row in rows]
+            return {"origin": f"{case.case}, recorded on {rows[0].recorded}", "trials": trials}
     return {}
+
+
+def _tries(label: str, case: CaseComparison) -> bool:
+    return any(registered_as(row.label) == label and figures.is_trial(row) for row in case.rows)
 
 
 def _trial(line: Line) -> dict[str, Any]:
