@@ -83,7 +83,7 @@ def check(
         for probe in probes.of_check(seeds, impl.accumulator):
             calls.check(probe)
         if options.one_element_changed:
-            for one_changed in with_one_element_changed(probes.of(seeds[-1])):
+            for one_changed in with_one_element_changed(probes.of(seeds[-1]), calls.expected.values()):
                 calls.check(one_changed)
         if options.repeated and nbytes <= _REPEATED_BYTES:
             calls.repeat(probes.of(seeds[0]))

@@ -26,6 +26,11 @@ _MANY = range(1 << 16, 1 << 31)
 _TRIES = 64
 """Elements of a tensor that are looked at for a byte unlike another."""
 
+_LEAST_CHANGE = 4.0
+_ATTEMPTS = 6
+"""Elements that are changed, each half as much, until the outputs grow by `_MOST_GROWTH` at most."""
+_MOST_GROWTH = 64.0
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -138,7 +143,7 @@ def most_kept(device: torch.device) -> int:
     return max(_KEPT_BYTES, torch.cuda.get_device_properties(device).total_memory // 16)
 
 
-def with_one_element_changed(probe: Probe) -> Iterator[Probe]:
+def with_one_element_changed(probe: Probe, outputs: Collection[torch.Tensor] = ()) -> Iterator[Probe]:
     """The probe with one random element changed visibly, twice; nothing where none may change.
 
     Once it is in the first half of a tensor, once in the second half, of another tensor where there are two:
@@ -146,29 +151,45 @@ def with_one_element_changed(probe: Probe) -> Iterator[Probe]:
 
     A byte gets the value of another element of its tensor.  Wider integers stay: only the op knows which are
     valid.
+
+    An input may follow from others, as a log-sum-exp follows from q and k: with another q exponentials
+    overflow in a correct kernel.  Where an output becomes much larger, another element is changed, and less.
+
+    Args:
+        outputs: of the shapes and on the device that the call's outputs have; meta tensors will do.
     """
     sizes = [x.numel() if x.is_floating_point() or x.itemsize == 1 else 0 for x in probe.inputs]
     changeable = [i for i, size in enumerate(sizes) if size > 0]
     if not changeable:
         return
+    keep = sum(16 * output.numel() for output in outputs) <= most_kept(probe.inputs[0].device)
     order = random.SystemRandom().sample(changeable, len(changeable))
     for which, part in ((order[0], "first half"), (order[-1], "second half")):
         half = sizes[which] // 2
         begin, length = (0, max(half, 1)) if part == "first half" else (half, sizes[which] - half)
-        inputs = tuple(_copy_with_layout(x) for x in probe.inputs)
-        if _change(inputs[which], begin + secrets.randbelow(length)):
+        for attempt in range(_ATTEMPTS):
+            inputs = tuple(_copy_with_layout(x) for x in probe.inputs)
+            if not _change(inputs[which], begin + secrets.randbelow(length), 0.5**attempt):
+                break
             references = tuple(
-                Reference(old.op, inputs, by_row=old.by_row, limit=old.limit) for old in probe.references
+                Reference(old.op, inputs, keep, old.by_row, old.limit) for old in probe.references
             )
-            yield Probe(f"{probe.name}, one element changed", inputs, references)
+            if not any(map(_grows, probe.references, references, outputs)):
+                yield Probe(f"{probe.name}, one element changed", inputs, references)
+                break
 
 
-def _change(x: torch.Tensor, number: int) -> bool:
+def _grows(old: Reference, new: Reference, output: torch.Tensor) -> bool:
+    """Whether the output is much larger with other inputs."""
+    return new.largest(output) > _MOST_GROWTH * max(old.largest(output), _LEAST_CHANGE)
+
+
+def _change(x: torch.Tensor, number: int, scale: float) -> bool:
     """Change the element with this number, row by row; whether its tensor has another value for it."""
     at = tuple(map(int, np.unravel_index(number, x.shape)))  # torch.unravel_index imports sympy
     if x.is_floating_point():
         # As large as the planted outliers, and of the other sign, so that it differs.
-        value = 4.0 + secrets.randbelow(1 << 10) / 256
+        value = scale * (_LEAST_CHANGE + secrets.randbelow(1 << 10) / 256)
         x[at] = -value if float(x[at]) > 0 else value
         return True
     candidates = (x[tuple(map(secrets.randbelow, x.shape))] for _ in range(_TRIES))

@@ -83,6 +83,11 @@ class Reference:
                     self._pieces.append(piece)
             yield replace(piece, sizes=largest(piece.values, -1)) if self.by_row else piece, out
 
+    def largest(self, output: torch.Tensor) -> float:
+        """The largest finite magnitude; ``output`` has its shape."""
+        each = (float(largest(piece.values.flatten(), 0)) for piece, _ in self.pieces(output))
+        return max(each, default=0.0)
+
 
 def largest(values: torch.Tensor, dim: int) -> torch.Tensor:
     """The largest finite magnitude along a dimension, which stays with size 1."""

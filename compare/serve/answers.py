@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from compare import registry
+from compare.history.recorded import recorded
 from compare.labs import prediction
 from compare.labs.lab import Lab, Prediction
 from compare.labs.marking import Marks
 from compare.labs.running import Run
 from compare.model.result import WRONG, CaseComparison, Comparison
+from compare.records import archive
 from compare.report import labs as lab_pages
 from compare.report import lines, screen, summary
 from compare.report.lines import WORDS, Line
 from compare.report.tables import count, number, percent
 from compare.timing import figures
+from compare.tuning.matching import registered_as
 
 _AT_LINE = re.compile(r"\bmine\.(?:py|cu):(\d+)")
 _TEXT = 4000
@@ -56,7 +61,7 @@ def answer(comparison: Comparison, labels: Sequence[str], predictions: Mapping[s
         "notes": notes,
         "rows": [_row(line, line.label in yours) for line in every if not figures.is_trial(line.row)],
         "kernels": [each for line in every for each in _kernels(line)],
-        "tuning": [_trial(line) for line in every if line.row.configuration.parameters],
+        "trials": [_trial(line) for line in every if line.row.configuration.parameters],
         "predictions": _scored(comparison, case, labels, predictions),
     }
 
@@ -137,13 +142,26 @@ def _kernels(line: Line) -> list[dict[str, Any]]:
     ]
 
 
+def recorded_sweep(op: str, label: str, results: Path = archive.RESULTS) -> dict[str, Any]:
+    """The trials of a label's parameters on record, and where they are from; empty without any."""
+    swept = [run for run in archive.runs_of(op, results) if any(_tries(label, case) for case in run.cases)]
+    for device in dict.fromkeys(run.environment.device for run in swept):
+        comparison = recorded(registry.get_op(op), results, device)
+        for case in (case for case in (comparison.cases if comparison else ()) if _tries(label, case)):
+            rows = next(rows for rows in figures.trials(case) if registered_as(rows[0].label) == label)
+            trials = [_trial(lines.line(case, row, {})) for row in rows]
+            return {"origin": f"{case.case}, recorded on {rows[0].recorded}", "trials": trials}
+    return {}
+
+
+def _tries(label: str, case: CaseComparison) -> bool:
+    return any(registered_as(row.label) == label and figures.is_trial(row) for row in case.rows)
+
+
 def _trial(line: Line) -> dict[str, Any]:
-    parameters = dict(line.row.configuration.parameters)
     return {
-        "label": line.label.partition(":")[0],
-        "values": parameters,
+        "values": dict(line.row.configuration.parameters),
         "word": WORDS[line.row.status],
-        "time": line.us,
         **_figures(line),
     }
 
@@ -204,4 +222,4 @@ def marks(lab: Lab, marked: Marks) -> dict[str, Any]:
         }
         for part in marked.parts
     ]
-    return {"points": marked.points, "of": marked.of, "parts": parts}
+    return {"lab": lab.number, "points": marked.points, "of": marked.of, "parts": parts}

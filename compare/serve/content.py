@@ -49,11 +49,11 @@ def _op(name: str) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def source(op: str, way: str, label: str) -> dict[str, str]:
-    """The text of a starting point."""
+def source(op: str, way: str, label: str) -> dict[str, Any]:
+    """The text of a starting point, and the sweep of its parameters on record."""
     if op not in registry.op_names():
         raise UsageError(registry.unknown("op", op, registry.op_names()))
-    return {"text": starters.text(op, way, label)}
+    return {"text": starters.text(op, way, label), "sweep": answers.recorded_sweep(op, label)}
 
 
 def lab(word: str, hint: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _BY_HAND = '''
 def {mine}(*tensors, **options):
     """The launch table's grid, block and arguments, with the kernels of SOURCE."""
     planned = Planned(SOURCE, {plan}(*tensors, **options), tensors_of(tensors, options))
-    return planned.through_python()(*planned.tensors)
+    return planned.through_python()(planned.tensors)
 '''
 
 

@@ -14,7 +14,12 @@
 #include "fibers.h"
 
 #undef __shared__
+#if defined(__SANITIZE_THREAD__) && __GNUC__ > 9
+// Without __constinit g++ guards an array of __half by a variable beside it, whose accesses would be a race.
+#define __shared__ static __constinit thread_local
+#else
 #define __shared__ static thread_local
+#endif
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __maxnreg__

@@ -7,7 +7,10 @@ import dataclasses
 import torch
 
 from compare import registry
-from compare.checking.probes import Probe, with_one_element_changed
+from compare.checking.probes import Probe, Probes, with_one_element_changed
+from compare.checking.reference import expected_outputs
+from compare.checking.stage import threads_for
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.model.op import Invariant
 from compare.model.result import (
     CONDUCT,
@@ -93,3 +96,20 @@ def test_no_cache_of_a_part_survives_a_changed_element() -> None:
     (x,) = (torch.ones(1),)
     assert len([*with_one_element_changed(Probe("seed 0", (x,), ()))]) == 2
     assert [*with_one_element_changed(Probe("seed 0", (torch.ones(0),), ()))] == []
+
+
+def test_a_changed_element_leaves_outputs_that_16_bits_hold(device: torch.device) -> None:
+    """With another q but the old log-sum-exp, which follows from q, exponentials exceed fp16."""
+    op = registry.get_op("attention_backward")
+    case = op.cases.smoke[0]
+    with threads_for(op.cost(case).bytes):
+        probe = Probes(op, case, device, ToleranceFromBaseline.local(op, case, device), (0,)).of(0)
+        outputs = expected_outputs(op, case, device).values()
+        changed = [each for _ in range(40) for each in with_one_element_changed(probe, outputs)]
+        most = [
+            reference.largest(output)
+            for each in changed
+            for reference, output in zip(each.references, outputs, strict=True)
+        ]
+    assert len(changed) > 60
+    assert max(most) < torch.finfo(torch.float16).max / 16

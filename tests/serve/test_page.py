@@ -137,6 +137,7 @@ def test_a_reload_keeps_everything_and_two_tabs_stay_apart(
     page.change("num_warps=8", "num_warps=4")
     page.run()
     page.tab.click("#ways >> text=CUDA")
+    page.until_source("row_max")
     page.change("row_max", "row_most")
     page.tab.wait_for_timeout(500)
     other = RunPage(browser.tab(chromium, 1000), server.client.url)
@@ -242,6 +243,27 @@ def test_a_sweep_has_sliders(page: RunPage):
     assert "WARPS=8" in page.text("#trials tr.chosen")
 
 
+def test_a_sweep_on_record_has_sliders_before_any_run(page: RunPage):
+    figures = dict.fromkeys(("us", "speedup", "registers", "shared", "spilled", "occupancy"), "7")
+    trials = [{"values": {"BLOCK_SIZE": size}, "word": "correct", **figures} for size in (128, 256)]
+
+    def with_a_sweep(route: Any) -> None:
+        answer = route.fetch()
+        sweep = {"origin": "recorded on a GPU", "trials": trials}
+        route.fulfill(response=answer, json={**answer.json(), "sweep": sweep})
+
+    page.tab.route(re.compile("source.*triton.blocked"), with_a_sweep)
+    page.tab.select_option("#op", "vector_add")
+    page.until_source("tunable")
+    page.tab.click("#tab-tuning")
+    assert page.text("#swept") == "recorded on a GPU"
+    page.tab.locator("#sliders input").press("ArrowRight")
+    assert "BLOCK_SIZE=256" in page.text("#trials tr.chosen")
+    page.tab.click("#ways >> text=CUDA")
+    page.until_source("__global__")
+    assert page.tab.locator("#sliders input").count() == 0
+
+
 def test_a_saved_file_is_taken_by_load_and_by_the_page(page: RunPage, tmp_path: Path):
     page.change("num_warps=8", "num_warps=2")
     with page.tab.expect_download() as held:
@@ -271,6 +293,17 @@ def test_a_lab(page: RunPage, tmp_path: Path):
     assert "not started" in page.text("#parts")
     assert "0 of" in page.text("#progress")
     assert "not written yet" in page.text("#verdict")
+    page.tab.select_option("#lab", "02")  # progress stays: here, after a reload, and without the server's run
+    page.until("!document.getElementById('parts').textContent.includes('not started')")
+    page.tab.select_option("#lab", "01")
+    page.until("document.getElementById('parts').textContent.includes('not started')")
+    page.tab.wait_for_timeout(500)
+    page.tab.route("**/events", lambda route: route.abort())
+    page.tab.reload()
+    page.tab.wait_for_selector("#hinted li")
+    assert "not started" in page.text("#parts")
+    assert "0 of" in page.text("#lab option:checked")
+    page.complaints.clear()  # of the request that was ended
     with page.tab.expect_download() as held:
         page.tab.click("#hand-in")
     held.value.save_as(tmp_path / "ann.zip")

@@ -151,7 +151,7 @@ def test_values_of_a_parameter_are_swept(client: PageClient):
         text, '"BLOCK_SIZE": (128, 256, 512, 1024, 2048, 4096), "WARPS": (1, 2, 4, 8, 16)', '"WARPS": (4, 8)'
     )
     found = client.result(text, op="vector_add", tune=True)
-    trials = found["answer"]["tuning"]
+    trials = found["answer"]["trials"]
     assert [trial["values"] for trial in trials] == [{"WARPS": 4}, {"WARPS": 8}]
     assert all(int(trial["registers"]) > 0 for trial in trials)
 

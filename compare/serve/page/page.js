@@ -5,8 +5,9 @@ const WAYS = { torch: "torch", triton: "Triton", cuda: "CUDA" };
 const COMMENT = /^(?:#|\/\/) page: ([\w-]+)$/m;
 
 let catalogue, stream;
-let state = { op: "", way: "triton", case: "", arch: "sm_90a", labels: {}, texts: {}, lab: "", files: {}, file: "", predict: false, answers: {}, run: "" };
+let state = { op: "", way: "triton", case: "", arch: "sm_90a", labels: {}, texts: {}, lab: "", files: {}, file: "", predict: false, answers: {}, run: "", marks: {}, hints: {} };
 const originals = {};  // by "op/way/label", and by "lab/file"
+const sweeps = {};  // likewise: the last one measured, else the one on record
 let lab = null;
 
 const editor = startEditor();
@@ -165,9 +166,10 @@ async function showText() {
   const wanted = key();
   if (originals[wanted] == null) {
     if (lab) originals[wanted] = lab.files[state.file] ?? lab.answers;
-    else originals[wanted] = (await ask(`source?${new URLSearchParams({ op: state.op, way: state.way, label: state.labels[state.way] })}`)).text;
+    else ({ text: originals[wanted], sweep: sweeps[wanted] } = await ask(`source?${new URLSearchParams({ op: state.op, way: state.way, label: state.labels[state.way] })}`));
   }
   if (wanted !== key()) return;
+  showSweep();
   editor.quiet = true;
   editor.session.setMode(isCuda(text()) ? "ace/mode/c_cpp" : "ace/mode/python");
   if (editor.getValue() !== text()) editor.setValue(text(), -1);
@@ -233,7 +235,7 @@ function labOrder() {
 
 function watch(id) {
   stream?.close();
-  const now = stream = new EventSource(`runs/${id}/events`);
+  const now = stream = new EventSource(`runs/${id}/events`), of = key();
   let seen = 0, at = 0;
   const begun = performance.now();
   busy(true);
@@ -242,7 +244,7 @@ function watch(id) {
     if (++at <= seen) return;
     seen = at;
     const event = JSON.parse(message.data);
-    SHOWN[event.kind]?.(event, id, (performance.now() - begun) / 1000);
+    SHOWN[event.kind]?.(event, id, (performance.now() - begun) / 1000, of);
     if (["done", "cancelled", "lost"].includes(event.kind)) { now.close(); busy(false); document.body.dataset.ran = id; }
   };
   now.onerror = () => {
@@ -263,7 +265,7 @@ const SHOWN = {
   began: () => { clear(); say("Running."); },
   step: ({ text }) => say(`Running: ${text.replace(/ \(last.*/, "")}`),
   first: (event, id, s) => { showVerdicts(event); showRows(event); timed("First answer", s); },
-  answer: (event, id, s) => { showVerdicts(event); showRows(event); showScores(event.predictions ?? []); showTuning(event.tuning ?? []); timed("Full answer", s); },
+  answer: (event, id, s, of) => { showVerdicts(event); showRows(event); showScores(event.predictions ?? []); measured(event, of); timed("Full answer", s); },
   refused: ({ text }) => refuse(text),
   lanes: showLanes,
   marks: showMarks,
@@ -338,7 +340,17 @@ function showLanes({ case: shown, pictures }) {
 
 // ---------------------------------------------------------------------------- tuning
 
-function showTuning(trials) {
+function measured({ case: shown, trials = [], gpu }, of) {
+  if (!trials.length) return;
+  sweeps[of] = { origin: `${shown}, measured now${gpu ? "" : ": no GPU here"}`, trials };
+  showSweep();
+  choose("tuning");
+}
+
+function showSweep() {
+  const { origin = "", trials = [] } = sweeps[key()] ?? {};
+  $("swept").textContent = origin;
+  for (const name of ["sliders", "trials"]) $(name).replaceChildren();
   if (!trials.length) return;
   const names = Object.keys(trials[0].values);
   const values = Object.fromEntries(names.map((name) => [name, [...new Set(trials.map((each) => each.values[name]))].sort((a, b) => a - b)]));
@@ -356,7 +368,6 @@ function showTuning(trials) {
     return el("label", {}, `${name} `, input, " ", shown);
   }));
   draw();
-  choose("tuning");
 }
 
 function choose(view) {
@@ -382,24 +393,44 @@ async function openLab(number) {
   $("progress").replaceChildren();
   $("hinted").replaceChildren();
   $("hints").replaceChildren(...Array.from({ length: lab.hints }, (_, i) => hintButton(i + 1)));
+  if (state.marks[number]) showPoints(state.marks[number]);
+  await Promise.all((state.hints[number] ?? []).map(showHint));
   return show();
 }
 
 function hintButton(number) {
-  const show = async () => {
-    const { hint } = await ask(`lab?lab=${lab.number}&hint=${number}`);
-    if (![...$("hinted").children].some((each) => each.value === number)) $("hinted").append(el("li", { value: number }, hint));
-  };
-  return el("button", { type: "button", onclick: show }, `Hint ${number}`);
+  return el("button", { type: "button", onclick: () => guarded(() => showHint(number)) }, `Hint ${number}`);
 }
 
-function showMarks({ points, of, parts }) {
+async function showHint(number) {
+  const { hint } = await ask(`lab?lab=${lab.number}&hint=${number}`);
+  if (![...$("hinted").children].some((each) => each.value === number)) $("hinted").append(el("li", { value: number }, hint));
+  state.hints[lab.number] = [...$("hinted").children].map((each) => each.value);
+  keep();
+}
+
+// Of each lab the last marks are kept without their details, which are long.
+function showMarks(marks) {
+  state.marks[marks.lab] = { ...marks, parts: marks.parts.map((each) => ({ ...each, detail: "" })) };
+  keep();
+  nameLabs();
+  if (lab?.number !== marks.lab) return;
+  showPoints(marks);
+  const { points, of, parts } = marks;
+  const failed = parts.filter((each) => each.result !== "passed" && each.result !== "to be read");
+  showVerdicts({ verdicts: [{ label: "", status: failed.length ? "disagrees" : "ok", word: `${points} of ${of} points`, text: failed[0] ? `${failed[0].name}: ${failed[0].detail}` : "Every part passed.", lines: [] }] });
+}
+
+function nameLabs() {
+  const points = (each) => (state.marks[each.number] ? `: ${state.marks[each.number].points} of ${state.marks[each.number].of} points` : "");
+  options($("lab"), [["", "none"], ...catalogue.labs.map((each) => [each.number, `${each.number} ${each.title}${points(each)}`])], state.lab);
+}
+
+function showPoints({ points, of, parts }) {
   const made = el("progress", { max: of, value: points, "aria-label": "Points" });
   $("progress").replaceChildren(made, ` ${points} of ${of} points; answers count when an instructor has read them`);
   const rows = parts.map((each) => ({ cells: [each.name, each.points, each.word, el("td", { class: "prose" }, each.detail, ...(each.hint && each.result !== "passed" ? [" ", hintButton(each.hint)] : []))] }));
   $("parts").replaceChildren(table(["part", "points", "result", "detail"], rows));
-  const failed = parts.filter((each) => each.result !== "passed" && each.result !== "to be read");
-  showVerdicts({ verdicts: [{ label: "", status: failed.length ? "disagrees" : "ok", word: `${points} of ${of} points`, text: failed[0] ? `${failed[0].name}: ${failed[0].detail}` : "Every part passed.", lines: [] }] });
 }
 
 // ---------------------------------------------------------------------------- files and links
@@ -421,6 +452,7 @@ async function openFile(file) {
   if (held) Object.assign(state, await unpacked(held[1]), { run: "" });
   const source = content.replace(COMMENT, "").replace(/\n*$/, "\n");
   if (!held) state.way = /\.cu$/.test(file.name) || source.includes("__global__") ? "cuda" : /^\s*(import|from) triton/m.test(source) ? "triton" : "torch";
+  nameLabs();
   await openLab(state.lab);
   edits()[key()] = source;
   await showText();
@@ -472,7 +504,6 @@ async function guarded(work) {
 async function start() {
   catalogue = await ask("catalogue");
   options($("op"), catalogue.ops.map((op) => [op.name, op.name]));
-  $("lab").append(...catalogue.labs.map((each) => el("option", { value: each.number }, `${each.number} ${each.title}`)));
   $("arch-of").hidden = Boolean(catalogue.gpu);
   const { op, way, label } = catalogue.first;
   Object.assign(state, { op, way, labels: { [way]: label } });
@@ -481,7 +512,7 @@ async function start() {
   if (held) await guarded(async () => Object.assign(state, await unpacked(held)));
   else visited = false;
   listen();
-  $("lab").value = state.lab;
+  nameLabs();
   await openLab(state.lab);
   say(visited ? "" : "Try: delete the mask of a load or a store, press Ctrl-Enter, and read which elements are wrong.");
   const hint = $("status").textContent;
