@@ -10,7 +10,6 @@ import io
 import os
 import platform
 import re
-import shlex
 import shutil
 import sys
 import textwrap
@@ -193,8 +192,7 @@ def _explained(error: BaseException) -> str:
 def _how_to_install() -> str:
     if places.IS_CHECKOUT:
         return f"run 'make install' in {places.ROOT}, then 'source .venv/bin/activate'"
-    command = (sys.executable, "-m", "pip", "install", "-r", str(places.DATA / "requirements.txt"))
-    return shlex.join(command)
+    return places.to_install()
 
 
 def _files_of_ops(error: BaseException) -> list[Path]:

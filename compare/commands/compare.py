@@ -46,6 +46,7 @@ from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
 from compare.model.result import Comparison, KernelCounters, Options
+from compare.places import to_install
 from compare.report.steps import Log, starting, steps
 from compare.tuning import sweep
 
@@ -178,8 +179,8 @@ def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     try:
         from compare.cluster import command
     except ModuleNotFoundError as error:
-        text = f"--cluster needs the package {error.name}: 'python -m compare doctor' has the command"
-        raise UsageError(text) from None
+        how = to_install("cluster")
+        raise UsageError(f"--cluster needs the package {error.name}. To install it: {how}") from None
 
     if arguments.only or arguments.case:
         one = None if arguments.what == "all" else arguments.what

@@ -284,8 +284,9 @@ def test_what_has_changed_since_is_marked_and_named() -> None:
     assert "torch.compile *" in text
     assert "softmax: torch.compile, triton.onepass" in " ".join(text.split())
     assert "its source has changed" in " ".join(text.split())
-    assert "Source changed since, or gone, so figures may have changed: 2 of softmax." in " ".join(
-        maps.render(found, 200, whole=False).split()
+    assert (
+        "Source changed since, or gone, so figures may have changed: 2 implementations of 1 ops."
+        in " ".join(maps.render(found, 200, whole=False).split())
     )
     fresh = maps.render(charted(run), 200)
     assert "*" not in fresh
