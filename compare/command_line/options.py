@@ -92,7 +92,7 @@ def add_records(add: Callable[..., Any]) -> None:
         default=[],
         metavar="DIR|FILE",
         help="records of one device, from --record or --json (default: results/ of this GPU, or of the "
-        "device with the most ops there)",
+        "device that has these ops and was recorded last)",
     )
 
 

@@ -19,9 +19,9 @@ _LEGEND = (
 )
 _OPS_LEGEND = (
     "in 8 of 9: of the cases in which both ways were timed and launch overhead does not bind, those on which "
-    "it is alone. fastest way: alone on more than half of them; else the ways within noise on more than half; "
-    "else by case. speedup: cold, the median and the range over the cases. share: median, of copy bandwidth or "
-    "of the measured peak. lines: code size."
+    "it is alone. fastest way: alone on more than half of these; else the ways within noise on more than "
+    "half; else by case. speedup: cold, the median and the range over the cases. share: median, of copy "
+    "bandwidth or of the measured peak. lines: code size."
 )
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."

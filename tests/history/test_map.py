@@ -410,6 +410,10 @@ def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -
     (root / "nvidia-t4" / "matmul.json").write_text(files[0].read_text())
     assert reading.recorded_here(lambda: None, root=root) == files
     assert reading.recorded_here(lambda: None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
+    assert reading.recorded_here(lambda: None, ["softmax"], root) == files
+    newer = root / "nvidia-t4" / "softmax.json"
+    newer.write_text(newer.read_text().replace("2026-11-", "2026-12-"))
+    assert newer in reading.recorded_here(lambda: None, ["softmax"], root)
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
         reading.recorded_here(lambda: None, root=root / "nvidia-t4")
 
