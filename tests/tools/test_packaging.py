@@ -65,8 +65,20 @@ def test_a_wheel_has_the_packages_and_what_they_read_and_nothing_compiled(wheel:
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
-def test_the_citation_names_this_version() -> None:
+def test_every_package_says_that_it_is_typed() -> None:
+    assert {name for name in tracked() if name.endswith("py.typed")} == {
+        f"{name}py.typed" for name in PACKAGES
+    }
+
+
+def test_one_version_is_everywhere_and_a_tag_of_it_is_a_release(wheel: Path) -> None:
+    """So `git tag` is the only step; a tag of this commit is tested too."""
     assert re.findall(r"(?m)^version: (.+)$", (ROOT / "CITATION.cff").read_text()) == [cli.VERSION]
+    assert re.findall(r"(?m)^## (\d.*)$", (ROOT / "CHANGELOG.md").read_text())[0] == cli.VERSION
+    assert wheel.name.split("-")[1] == cli.VERSION
+    command = ["git", "-C", str(ROOT), "tag", "--points-at", "HEAD", "v*"]
+    tags = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(tags) <= {f"v{cli.VERSION}"}
 
 
 def test_an_installed_copy_reads_its_own_records_and_the_user_s(
