@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The folder of the packages."""
+"""The folder of the packages: in an installed copy all others are there too."""
+PACKAGES = ("compare", "ops", "torch_impl", "triton_impl", "cuda_impl")
 _INSTALLED = ROOT / "compare" / "data"
 DATA = _INSTALLED if _INSTALLED.is_dir() else ROOT
 """The folder of ``labs``, ``results`` and ``examples``; setup.py makes it where this is no checkout."""

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from compare import registry
 from compare.model.op import UsageError
+from compare.places import DATA, IS_CHECKOUT
 from compare.registry import ROOT
 from compare.sandbox import isolation
 from compare.sandbox.isolation import Hidden
@@ -89,8 +90,11 @@ def hidden(file: Path, others: Path) -> Hidden:
     own, cache = file.resolve().parent, build.cache_dir().resolve()
     needed = [own, *map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), cache]
     triton = ROOT / "triton_impl"
-    seen = {
-        ROOT: [ROOT / name for name in ("compare", "cuda_impl", "ops", "triton_impl")],
+    kept = [ROOT / name for name in ("compare", "cuda_impl", "ops", "triton_impl")]
+    # An installed copy has all libraries beside it, and labs with their solutions within `compare`.
+    project = {ROOT: kept} if IS_CHECKOUT else {ROOT / "torch_impl": [], DATA: []}
+    seen: dict[Path, list[Path]] = {
+        **project,
         triton: [triton / f"{name}.py" for name in _OF_TRITON],
         KERNELS: [KERNELS / name for name in HEADERS],
         KERNELS.parent / "launches": [],
