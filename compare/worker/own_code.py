@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from compare import registry
 from compare.model.op import UsageError
-from compare.places import DATA, IS_CHECKOUT
+from compare.places import DATA, IS_CHECKOUT, PACKAGES
 from compare.registry import ROOT
 from compare.sandbox import isolation
 from compare.sandbox.isolation import Hidden
@@ -32,7 +32,6 @@ HEADERS = ("common.cuh", "tensor_core.cuh")
 """Those of the project that its CUDA text may include."""
 _OF_TRITON = ("__init__", "addresses", "interpreter", "libdevice")
 """Of `triton_impl`, what every worker needs."""
-_PACKAGES = ("compare", "cuda_impl", "ops", "torch_impl", "triton_impl")
 _KERNELS = re.compile(
     rf"(torch_impl|triton_impl\.(?!({'|'.join(_OF_TRITON)})$)|cuda_impl\.(launches|pybind))\b.*"
 )
@@ -50,7 +49,7 @@ def check(nodes: Iterable[ast.AST]) -> None:
     """
     for node in nodes:
         for name in _imported(node):
-            if name.partition(".")[0] in _PACKAGES and name not in MODULES:
+            if name.partition(".")[0] in PACKAGES and name not in MODULES:
                 raise UsageError(
                     f"it imports {name} (line {node.lineno}): {OWN_CODE}. "  # type: ignore[attr-defined]
                     f"Of the project it may import {', '.join(MODULES)}"

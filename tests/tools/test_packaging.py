@@ -15,11 +15,17 @@ import pytest
 
 import made_up
 from compare import cli, places
+from compare.code_size.hashes import source_hash
 from compare.records import archive
-from compare.registry import ROOT
+from compare.registry import ROOT, implementations
 
 PACKAGES = ("compare/", "cuda_impl/", "ops/", "torch_impl/", "triton_impl/")
 DATA = ("constraints.txt", "docs/", "examples/", "labs/", "requirements", "results/")
+HASHES = """
+from compare.code_size.hashes import source_hash
+from compare.registry import implementations
+print(*map(source_hash, implementations("softmax")))
+"""
 BUILD = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 
 
@@ -143,6 +149,7 @@ def test_an_installed_copy_works_in_an_empty_folder(run: Callable[..., str]) -> 
     assert "0 of 11 points" in run("-m", "compare", "lab", "check", "X", status=1)
     assert "give --into DIR" in run("-m", "compare", "new-op", "squared", status=2)
     assert "D/ops/squared.py" in run("-m", "compare", "new-op", "squared", "--into", "D")
+    assert run("-c", HASHES).split() == [source_hash(impl) for impl in implementations("softmax")]
     speeds = run("-m", "compare", "vector_add", "--only", "cupy.*")
     assert "recorded on" in speeds
     assert "CORRECT" in speeds
