@@ -125,7 +125,7 @@ class HandedIn:
 
     @property
     def hidden(self) -> str:
-        """The folder of which it sees its own folder only; empty for the project's solutions, which see all."""
+        """The folder of which it sees its own folder only; empty for the project's solutions."""
         file = self.file.resolve()
         # Absolute: it is read by processes in another folder.
         return "" if file.is_relative_to(SOLUTIONS) else str((self.others or file.parent).resolve())
