@@ -156,6 +156,10 @@ def _add_how(add: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
+    if arguments.cluster in (None, "local"):
+        from compare.worker import server
+
+        _check_gpu(arguments, not server.likely_cpu(arguments.device))  # before it takes seconds to know
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
     if arguments.cluster:
         return _on_cluster(arguments, names)
@@ -182,10 +186,6 @@ def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
         how = to_install("cluster")
         raise UsageError(f"--cluster needs the package {error.name}. To install it: {how}") from None
 
-    if arguments.cluster == "local":
-        from compare.worker import server
-
-        _check_gpu(arguments, not server.likely_cpu(arguments.device))
     if arguments.only or arguments.case:
         one = None if arguments.what == "all" else arguments.what
         selected = options.select(options.load([], one), arguments.only)
