@@ -10,7 +10,6 @@ import io
 import os
 import platform
 import re
-import shlex
 import shutil
 import sys
 import textwrap
@@ -91,7 +90,7 @@ def _run(words: list[str]) -> int:
         print(_START.format(ops=len(registry.op_names())))
         return SUCCESS
     if words == ["--version"]:
-        print(_versions())
+        print(_wrapped(_versions()))
         return SUCCESS
     command = words[0]
     if command.startswith("-"):
@@ -145,7 +144,7 @@ def _block(block: str, width: int) -> str:
 
 
 def _versions() -> str:
-    """One line, for a report of a fault."""
+    """For a report of a fault."""
     known = {each.name: each.version for each in metadata.distributions()}
     named = (f"{name} {known.get(name, 'not installed')}" for name in ("torch", "triton", "cupy-cuda13x"))
     return ", ".join((f"gpu-three-ways {VERSION}", *named, f"Python {platform.python_version()}"))
@@ -193,8 +192,7 @@ def _explained(error: BaseException) -> str:
 def _how_to_install() -> str:
     if places.IS_CHECKOUT:
         return f"run 'make install' in {places.ROOT}, then 'source .venv/bin/activate'"
-    command = (sys.executable, "-m", "pip", "install", "-r", str(places.DATA / "requirements.txt"))
-    return shlex.join(command)
+    return places.to_install()
 
 
 def _files_of_ops(error: BaseException) -> list[Path]:

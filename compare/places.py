@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The folder of the packages."""
+"""The folder of the packages: in an installed copy all others are there too."""
+PACKAGES = ("compare", "ops", "torch_impl", "triton_impl", "cuda_impl")
 _INSTALLED = ROOT / "compare" / "data"
 DATA = _INSTALLED if _INSTALLED.is_dir() else ROOT
 """The folder of ``labs``, ``results`` and ``examples``; setup.py makes it where this is no checkout."""
 IS_CHECKOUT = DATA == ROOT
+
+
+def to_install(extra: str = "") -> str:
+    """The command that installs, for this Python, what a comparison needs or, of an extra, what that adds."""
+    file = DATA / f"requirements{extra and '-'}{extra}.txt"
+    return shlex.join((sys.executable, "-m", "pip", "install", "-r", str(file)))
 
 
 def _of_user() -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 from compare import registry
 from compare.code_size.pieces import CodePiece, bare
 from compare.model.op import LIBRARY, ROUTES, Implementation
+from compare.places import PACKAGES
 from compare.records.reading import read_bytes, read_text
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -241,7 +242,7 @@ def _project_file(module: str, importer: Path) -> Path | None:
     """The file of a module; None for libraries and tools."""
     if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
         return None
-    files = (
-        root.joinpath(*module.split(".")).with_suffix(".py") for root in (registry.ROOT, importer.parent)
-    )
+    ours = module.partition(".")[0] in PACKAGES
+    roots = (registry.ROOT, importer.parent) if ours else (importer.parent,)
+    files = (root.joinpath(*module.split(".")).with_suffix(".py") for root in roots)
     return next((file for file in files if file.is_file()), None)

@@ -90,9 +90,9 @@ def add_records(add: Callable[..., Any]) -> None:
         action="extend",
         type=Path,
         default=[],
-        metavar="DIR|FILE",
+        metavar="PATH",
         help="records of one device, from --record or --json (default: results/ of this GPU, or of the "
-        "device with the most ops there)",
+        "device that has these ops and was recorded last)",
     )
 
 

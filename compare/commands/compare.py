@@ -46,6 +46,7 @@ from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
 from compare.model.result import Comparison, KernelCounters, Options
+from compare.places import to_install
 from compare.report.steps import Log, starting, steps
 from compare.tuning import sweep
 
@@ -155,6 +156,10 @@ def _add_how(add: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare the ops of ``arguments``; the exit status."""
     _check(arguments)
+    if arguments.cluster in (None, "local"):
+        from compare.worker import server
+
+        _check_gpu(arguments, not server.likely_cpu(arguments.device))  # before it takes seconds to know
     names = registry.op_names() if arguments.what == "all" else [arguments.what]
     if arguments.cluster:
         return _on_cluster(arguments, names)
@@ -166,7 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Workers are forks of what this starts: those of a lab's hand-in know no kernel of the project.
         with starting(f"{arguments.what}: loading PyTorch", verbose):
             device = prepare(arguments.device, () if arguments.own_code else names)
-        _check_gpu(arguments, device)
+        _check_gpu(arguments, device.type == "cuda")
         if None in (arguments.ncu or ()):
             return _print_ncu(_work(arguments, device, log))
         work = search_crossover if arguments.crossover else compare_ops
@@ -178,8 +183,8 @@ def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     try:
         from compare.cluster import command
     except ModuleNotFoundError as error:
-        text = f"--cluster needs the package {error.name}: 'python -m compare doctor' has the command"
-        raise UsageError(text) from None
+        how = to_install("cluster")
+        raise UsageError(f"--cluster needs the package {error.name}. To install it: {how}") from None
 
     if arguments.only or arguments.case:
         one = None if arguments.what == "all" else arguments.what
@@ -192,14 +197,14 @@ def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     return command.run(arguments, parser, names)
 
 
-def _check_gpu(arguments: argparse.Namespace, device: torch.device) -> None:
+def _check_gpu(arguments: argparse.Namespace, has_gpu: bool) -> None:
     """A `UsageError` for options of timing where nothing is timed."""
     mistakes = {
         "--record needs a GPU: without one nothing is timed, so there is nothing to record": arguments.record,
         "--sustained needs a GPU: without one nothing is timed": arguments.sustained,
     }
     for text, mistaken in mistakes.items():
-        if mistaken and device.type != "cuda":
+        if mistaken and not has_gpu:
             raise UsageError(text)
 
 

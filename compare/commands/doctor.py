@@ -34,15 +34,13 @@ from typing import TYPE_CHECKING, Any
 
 from compare.command_line import installed, options, status
 from compare.model.op import UsageError
-from compare.places import DATA, IS_CHECKOUT, RECORDS, RESULTS
-from compare.report import plots
+from compare.places import IS_CHECKOUT, RECORDS, RESULTS, to_install
 from compare.report.steps import Steps, steps
 
 if TYPE_CHECKING:
     from compare.model.result import Calibration
 
 PIP = f"{shlex.quote(sys.executable)} -m pip install"
-REQUIREMENTS = f"{PIP} -r {shlex.quote(str(DATA / 'requirements.txt'))}"
 CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torch>=2.11'"
 
 GXX = "sudo apt-get install -y g++ make  # dnf, zypper: gcc-c++ make; pacman: gcc make"
@@ -93,7 +91,7 @@ class Check:
     name: str
     purpose: str
     version: Callable[[], str]
-    fix: str = REQUIREMENTS
+    fix: str = to_install()
     optional: bool = False
     """A comparison works without it."""
 
@@ -124,15 +122,14 @@ def render(capabilities: Sequence[Capability], width: int | None = None) -> str:
 
     Made of plain strings: a table is shown without any package too.
     """
-    rows: list[Sequence[str]] = [("", "what", "used for", "version, or problem")]
+    rows = [("", "what", "version, or what is lost and why")]
     for c in capabilities:
-        rows.append(("ok" if c.ok else "-" if c.optional else "MISSING", c.name, c.purpose, c.detail))
+        mark = "ok" if c.ok else "-" if c.optional else "MISSING"
+        rows.append((mark, c.name, c.detail if c.ok else f"{c.purpose}: {c.detail}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width is not None:
-        left = width - sum(widths[:2]) - 6
-        most = max(12, 2 * left // 5)
-        widths[2:] = [min(widths[2], most), min(widths[3], max(12, left - most))]
-    rows.insert(1, ["-" * each for each in widths])
+        widths[2] = min(widths[2], max(12, width - sum(widths[:2]) - 4))
+    rows.insert(1, ("-" * widths[0], "-" * widths[1], "-" * widths[2]))
     text = ""
     for row in rows:  # of several lines where a cell is wider than its column
         cells = [textwrap.wrap(cell, column or 1) for cell, column in zip(row, widths, strict=True)]
@@ -150,7 +147,7 @@ def _look(check: Check) -> Capability:
     except Missing as missing:
         why, fix = str(missing), check.fix if missing.fix is None else missing.fix
     except ImportError as error:
-        why, fix = f"cannot be imported: {error}", REQUIREMENTS
+        why, fix = f"cannot be imported: {error}", to_install()
     except Exception as error:  # a broken installation may raise anything
         why, fix = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", check.fix
     return Capability(check.name, check.purpose, False, why, fix, check.optional)
@@ -171,7 +168,7 @@ def _gpu() -> str:
     if gpu := installed.gpu():
         return _served(gpu)
     if not _card_present() and not Path("/dev/dxg").exists():
-        raise Missing("no NVIDIA card in this machine; speeds are replayed")
+        raise Missing("no NVIDIA card in this machine")
     return _gpu_of_torch()
 
 
@@ -191,7 +188,7 @@ def _gpu_of_torch() -> str:
         card = torch.cuda.get_device_properties(torch.cuda.current_device())
         return _served(installed.Gpu(card.name, 10 * card.major + card.minor, card.total_memory))
     if not _card_present():
-        raise Missing("no NVIDIA card in this machine; speeds are replayed")
+        raise Missing("no NVIDIA card in this machine")
     if not torch.version.cuda:
         raise Missing("torch is built without CUDA", CUDA_TORCH)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -322,13 +319,11 @@ def _writable(folder: Path) -> str:
 
 _CALIBRATE = f"{shlex.quote(sys.executable)} -m compare doctor --calibrate"
 _CACHE, _CUPY_CACHE = "export COMPARE_CACHE_DIR=/tmp/gpu-three-ways", "export CUPY_CACHE_DIR=/tmp/cupy"
-_CLUSTER = shlex.quote(str(DATA / "requirements-cluster.txt"))
-_PLOT, _PAGE = f"{PIP} '{plots.REQUIREMENT}'", f"{PIP} 'vl-convert-python>=1.9'"
 
 _CHECKS = (
     Check("Python", "everything", lambda: f"{platform.python_version()} at {sys.executable}"),
     Check("PyTorch", "the torch way, and every tensor", _torch),
-    Check("GPU", "speeds measured here, not replayed from results/", _gpu, "", True),
+    Check("GPU", "speeds measured here, not recorded ones", _gpu, "", True),
     Check("NVML", "clocks, power and temperature beside the figures", _nvml, "", True),
     Check("Triton", "the triton way", _package("triton", "triton")),
     Check("cupy", "CUDA kernels compiled at run time", lambda: str(_built("cupy").__version__), _CUPY_CACHE),
@@ -348,10 +343,20 @@ _CHECKS = (
     Check(
         "clang-format", "'make test' and 'make format'", _package("clang-format"), f"{PIP} clang-format", True
     ),
-    Check("matplotlib", "'map --plot', effort against speed", _package("matplotlib"), _PLOT, True),
-    Check("vl-convert", "'--html', the figures of the report", _package("vl-convert-python"), _PAGE, True),
-    Check("Dask", "'--cluster', many GPUs", _package("distributed"), f"{PIP} -r {_CLUSTER}", True),
-    Check("dask-jobqueue", "'--cluster slurm.toml'", _package("dask-jobqueue"), f"{PIP} -r {_CLUSTER}", True),
+    Check(
+        "matplotlib", "'map --plot', effort against speed", _package("matplotlib"), to_install("plot"), True
+    ),
+    Check(
+        "vl-convert",
+        "'--html', figures of the report",
+        _package("vl-convert-python"),
+        to_install("html"),
+        True,
+    ),
+    Check("tornado", "'serve', the page to edit kernels in", _package("tornado"), to_install("serve"), True),
+    Check("copydetect", "'grade --similar'", _package("copydetect"), to_install("labs"), True),
+    Check("Dask", "'--cluster', many GPUs", _package("distributed"), to_install("cluster"), True),
+    Check("dask-jobqueue", "'--cluster slurm.toml'", _package("dask-jobqueue"), to_install("cluster"), True),
     Check("isolation", "files given with --load", _isolation, "", True),
     Check("cache", "compiled kernels between runs", lambda: _writable(_built("cache_dir")), _CACHE),
     Check("calibration", "what counts as a difference in speed", _calibration, _CALIBRATE, True),

@@ -90,8 +90,8 @@ def _check(name: str) -> None:
 def _next(name: str, into: Path) -> str:
     if into.resolve() != places.ROOT:
         project = places.ROOT if places.IS_CHECKOUT else "a checkout"
-        return f"Next: move them into the same folders of {project}. Then: python -m compare {name}"
+        return f"NEXT  move them into the same folders of {project}\n      python -m compare {name}"
     return (
-        f"Next:\n  python -m compare {name}   every row is correct\n"
-        f"  change ops/{name}.py, then a way at a time; docs/adding-an-op.md says how"
+        f"NEXT  python -m compare {name}   every row is correct\n"
+        f"      change ops/{name}.py, then a way at a time: docs/adding-an-op.md"
     )

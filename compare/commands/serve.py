@@ -26,6 +26,7 @@ from pathlib import Path
 from compare import registry
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
+from compare.places import to_install
 from compare.serve import access
 from compare.serve.access import User
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--quota {arguments.quota}: give a number from 1 on")
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
-            raise UsageError(f"serve needs {package}: pip install -r requirements-serve.txt")
+            raise UsageError(f"serve needs {package}. To install it: {to_install('serve')}")
     everyone = access.read(arguments.auth) if arguments.auth else access.alone()
     from compare.sandbox import isolation
 

@@ -40,7 +40,7 @@ def recorded_here(
 
     Args:
         device: gives the GPU's name, or None without a GPU; called where there are records of several.
-        ops: those that matter; none: all.
+        ops: those that matter, of several devices with them as recorded last; none: all.
 
     Raises:
         UsageError: nothing is recorded.
@@ -53,7 +53,12 @@ def recorded_here(
     name = device() if len(folders) > 1 else None
     if name and archive.device_slug(name) in folders:
         return folders[archive.device_slug(name)]
-    return max(folders.values(), key=lambda files: (sum(file.stem in ops for file in files), len(files)))
+
+    def rank(files: list[Path]) -> tuple[int, str, int]:
+        named = [file for file in files if file.stem in ops]
+        return len(named), max((run.created for run in read(named)), default=""), len(files)
+
+    return max(folders.values(), key=rank)
 
 
 def read(files: Iterable[Path]) -> list[Comparison]:

@@ -26,6 +26,7 @@ from compare.labs.marking import Marks, Say, best, correctness, handed_in, nothi
 from compare.labs.running import Allowance, Stop, limit_s
 from compare.labs.work import Work, read_folder, shown
 from compare.model.op import UsageError
+from compare.places import to_install
 from compare.records.encoding import decode, encode, write_whole
 from compare.records.reading import read_text
 from compare.registry import ROOT
@@ -213,7 +214,7 @@ def similarity_library() -> Any:
     try:
         return importlib.import_module("copydetect")
     except ImportError:
-        raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
+        raise UsageError(f"--similar needs copydetect. To install it: {to_install('labs')}") from None
 
 
 def similar(lab: Lab, hand_ins: Sequence[HandIn], against: Sequence[Path] = ()) -> list[Pair]:

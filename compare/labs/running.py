@@ -124,10 +124,16 @@ class HandedIn:
     """Whether its kernels are compiled for a GPU, and their registers read."""
 
     @property
+    def hidden(self) -> str:
+        """The folder of which it sees its own folder only; empty for the project's solutions."""
+        file = self.file.resolve()
+        # Absolute: it is read by processes in another folder.
+        return "" if file.is_relative_to(SOLUTIONS) else str((self.others or file.parent).resolve())
+
+    @property
     def own_code(self) -> list[str]:
         """The option that keeps the project's kernels from it; none for the project's solutions."""
-        file = self.file.resolve()
-        return [] if file.is_relative_to(SOLUTIONS) else ["--own-code", str(self.others or file.parent)]
+        return ["--own-code", self.hidden] if self.hidden else []
 
 
 def run(

@@ -30,8 +30,7 @@ def case_of(task: Task) -> str:
 
 def of_task(lab: Lab, task: Task, file: HandedIn, timeout_s: float) -> tuple[TracedAccess, ...]:
     """The accesses; none where the file does not get as far."""
-    others = str(file.others or file.file.resolve().parent) if file.own_code else ""
-    return of_file(op_of(lab, task).name, case_of(task), task.label, file.file, timeout_s, others)
+    return of_file(op_of(lab, task).name, case_of(task), task.label, file.file, timeout_s, file.hidden)
 
 
 def of_file(

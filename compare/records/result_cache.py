@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from compare.places import PACKAGES
 from compare.records.encoding import write_whole
 from compare.records.reading import read_text
 from compare.registry import ROOT
@@ -40,13 +41,10 @@ def code(*patterns: str) -> str:
     return key(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths))
 
 
-_SOURCES = ("compare", "ops", "torch_impl", "triton_impl", "cuda_impl")
-
-
 def of_sources(*packages: str) -> str:
     """The name of a result that depends on all of this project's sources and on these packages' versions."""
     endings = ("py", "cu", "cuh", "cpp", "h")
-    patterns = (f"{folder}/**/*.{ending}" for folder in _SOURCES for ending in endings)
+    patterns = (f"{folder}/**/*.{ending}" for folder in PACKAGES for ending in endings)
     return key(code(*patterns), versions(*packages))
 
 

@@ -284,7 +284,7 @@ def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
         caption = f"<p>{escape(each.caption)}</p>"
         body = body.replace(caption, f"<figure>{each.svg}<figcaption>{caption}</figcaption></figure>", 1)
     style = palette.css() + _STYLE.read_text()
-    style += "\nh2 { margin: 2rem 0 .5rem; }\ntd:last-child { white-space: normal; }"
+    style += "\nh2 { margin: 2rem 0 .5rem; }\ntd { white-space: normal; }"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{style}

@@ -18,11 +18,10 @@ _LEGEND = (
     "comments. within noise: the 95% interval of the speedup includes 1."
 )
 _OPS_LEGEND = (
-    "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "
-    "launch overhead does not bind. fastest way: alone on more than half of them; else the ways within noise "
-    "on more than half; else by case. in 10 of 16: cases on which it is alone. speedup: "
-    "cold, the median and the range over the cases. share: median, of copy "
-    "bandwidth or of the measured peak. lines: code size, of ways within noise each."
+    "in 8 of 9: of the cases in which both ways were timed and launch overhead does not bind, those on which "
+    "it is alone. fastest way: alone on more than half of these; else the ways within noise on more than "
+    "half; else by case. speedup: cold, the median and the range over the cases. share: median, of copy "
+    "bandwidth or of the measured peak. lines: code size."
 )
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."
@@ -58,7 +57,8 @@ def render(chart: Map, width: int, *, whole: bool = True) -> str:
 
     by_op = ops(chart)
     blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(chart, whole=whole))]
-    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(chart)))
+    chosen = choices(chart, whole=whole)
+    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in chosen))
     if not whole:
         # How to see what the screen leaves out.
         rest = f"--all {len(chart.places)} cases · map {chart.places[0].op} · --plot map.svg · --csv map.csv"
@@ -74,8 +74,13 @@ def render(chart: Map, width: int, *, whole: bool = True) -> str:
     return "\n\n".join(blocks)
 
 
-def choices(chart: Map) -> list[str]:
-    """Which way to choose: the ops by the way that is the fastest, those within noise, and those by case."""
+def choices(chart: Map, *, whole: bool = True) -> list[str]:
+    """Which way to choose: the ops by the way that is the fastest, those within noise, and those by case.
+
+    Args:
+        chart: the map.
+        whole: also name those within noise, which the table of ops has.
+    """
     by_op = summaries(chart.places)
     chosen: dict[str, list[str]] = {verdict: [] for verdict in _CHOICES}
     for op in by_op:
@@ -89,7 +94,8 @@ def choices(chart: Map) -> list[str]:
         else:
             chosen[op.verdict].append(f"{op.op} ({_counts(op)})")
     return [
-        f"{_CHOICES[verdict]} on {len(names)} of {len(by_op)} ops: {', '.join(names)}."
+        f"{_CHOICES[verdict]} on {len(names)} of {len(by_op)} ops"
+        + (f": {', '.join(names)}." if whole or verdict != "within noise" else ".")
         for verdict, names in chosen.items()
         if names
     ]
@@ -271,13 +277,13 @@ def _marked(entry: Best | Point | None) -> str:
 
 
 def _head(chart: Map, *, whole: bool = True) -> list[str]:
-    """Where and when; and whose source has changed since, by name or how many of each op."""
+    """Where and when; and whose source has changed since, by name or how many."""
     head = [f"Recorded on {chart.device}, {' to '.join(chart.dates)}."]
     if by_op := grouped(chart.changed):
         named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
-        counted = ", ".join(f"{len(labels)} of {op}" for op, labels in by_op.items())
+        counted = f"{len(chart.changed)} implementations of {len(by_op)} ops"
         what = "Source changed since, or gone, so figures may have changed"
-        head.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
+        head.append(f"{what}: {named if whole else counted}.")
     return head
 
 

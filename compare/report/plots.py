@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compare import places
 from compare.model.op import UsageError
 
 if TYPE_CHECKING:
     from compare.history.map import Map
 
-REQUIREMENT = "matplotlib>=3.9"
 ENDINGS = (".png", ".svg")
 
 
@@ -45,10 +43,10 @@ def draw(chart: Map, file: Path) -> None:
 
 
 def _figure() -> Any:
-    return imported("compare.report.figure", REQUIREMENT, "--plot draws with matplotlib")
+    return imported("compare.report.figure", "plot", "--plot draws with matplotlib")
 
 
-def imported(module: str, requirement: str, why: str) -> Any:
+def imported(module: str, extra: str, why: str) -> Any:
     """A module that is, or needs, an optional package.
 
     Raises:
@@ -57,5 +55,5 @@ def imported(module: str, requirement: str, why: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as error:  # of whatever is installed under that name: anything
-        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement)}"
-        raise UsageError(f"{why}, which cannot be imported ({error}). To install it: {pip}") from None
+        how = places.to_install(extra)
+        raise UsageError(f"{why}, which cannot be imported ({error}). To install it: {how}") from None

@@ -209,11 +209,13 @@ def details(comparison: Comparison, *, every: bool = False) -> list[Block]:
 def added(comparison: Comparison) -> list[Block]:
     """What ``--sustained``, ``--matched`` and ``--tune`` have added."""
     rows = [row for case in comparison.cases for row in case.rows]
-    matched = any(row.configuration.model for row in rows)
+    matched = [row for row in rows if row.configuration.model]
+    ran = any(row.timing for row in matched)
     blocks: list[Block | None] = []
     for case in comparison.cases:
-        blocks += [endurance(case), configurations(case) if matched else None, trials(case)]
+        blocks += [endurance(case), configurations(case) if ran else None, trials(case)]
     blocks += dict.fromkeys(row.configuration.unmatched for row in rows)
+    blocks += dict.fromkeys(f"--matched: {row.reason}" for row in matched if row.reason)
     return [block for block in blocks if block]
 
 
@@ -373,7 +375,7 @@ def configurations(case: CaseComparison) -> Table | None:
                 configured(each.found),
                 f"{each.tried} of {len(each.space)}",
                 number(each.search_s),
-                f"{'cache' if each.kept else 'this run'}, {each.searched[:10]}",
+                f"{each.searched[:10]}{', kept' if each.kept else ''}",
             )
             for each in configuration.tunings
         ] or [(configuration.text, NOTHING, NOTHING, NOTHING)]
@@ -390,9 +392,9 @@ def configurations(case: CaseComparison) -> Table | None:
         return None
     return Table(
         f"Configurations on {case.case}",
-        ("implementation", "configuration", "tried", "search\ns", "searched in", "speedup\ncold", "vs"),
+        ("implementation", "configuration", "tried", "search\ns", "searched on", "speedup\ncold", "vs"),
         tuple(rows),
-        ("configuration", "searched in", "vs"),
+        ("configuration", "searched on", "vs"),
         tuple(legend),
     )
 
@@ -490,8 +492,9 @@ def trials(case: CaseComparison) -> Table | None:
         return None
     how = f", {_how_known(rows)}" if figures.kernels(rows) else ""
     columns: dict[str, Callable[[Row], str]] = {
-        "implementation": lambda row: registered_as(row.label),
-        "runs with": lambda row: values.worded(row.configuration.parameters),
+        "implementation": lambda row: (  # one column, as a narrow screen repeats the first
+            f"{registered_as(row.label)} {values.worded(row.configuration.parameters)}"
+        ),
         "which is": lambda row: ", ".join(_which(row, groups[row.label])) or NOTHING,
         "cold\nµs": lambda row: spread(row.timing.cold_us if row.timing else None),
         "speedup vs\nits default": lambda row: _against_default(row, groups[row.label]),
@@ -562,7 +565,7 @@ def _by_kernel(
         title,
         (*of_row, *(["kernel"] if named else []), *of_kernel),
         tuple(lines),
-        ("runs with", "which is", "kernel", "multiplies by", "limited by"),
+        ("which is", "kernel", "multiplies by", "limited by"),
         (_ARCHS,) if len(archs) > 1 else (),
     )
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from compare import registry
 from compare.model.op import UsageError
+from compare.places import DATA, IS_CHECKOUT, PACKAGES
 from compare.registry import ROOT
 from compare.sandbox import isolation
 from compare.sandbox.isolation import Hidden
@@ -31,7 +32,6 @@ HEADERS = ("common.cuh", "tensor_core.cuh")
 """Those of the project that its CUDA text may include."""
 _OF_TRITON = ("__init__", "addresses", "interpreter", "libdevice")
 """Of `triton_impl`, what every worker needs."""
-_PACKAGES = ("compare", "cuda_impl", "ops", "torch_impl", "triton_impl")
 _KERNELS = re.compile(
     rf"(torch_impl|triton_impl\.(?!({'|'.join(_OF_TRITON)})$)|cuda_impl\.(launches|pybind))\b.*"
 )
@@ -49,7 +49,7 @@ def check(nodes: Iterable[ast.AST]) -> None:
     """
     for node in nodes:
         for name in _imported(node):
-            if name.partition(".")[0] in _PACKAGES and name not in MODULES:
+            if name.partition(".")[0] in PACKAGES and name not in MODULES:
                 raise UsageError(
                     f"it imports {name} (line {node.lineno}): {OWN_CODE}. "  # type: ignore[attr-defined]
                     f"Of the project it may import {', '.join(MODULES)}"
@@ -89,8 +89,11 @@ def hidden(file: Path, others: Path) -> Hidden:
     own, cache = file.resolve().parent, build.cache_dir().resolve()
     needed = [own, *map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), cache]
     triton = ROOT / "triton_impl"
-    seen = {
-        ROOT: [ROOT / name for name in ("compare", "cuda_impl", "ops", "triton_impl")],
+    kept = [ROOT / name for name in ("compare", "cuda_impl", "ops", "triton_impl")]
+    # An installed copy has all libraries beside it, and labs with their solutions within `compare`.
+    project = {ROOT: kept} if IS_CHECKOUT else {ROOT / "torch_impl": [], DATA: []}
+    seen: dict[Path, list[Path]] = {
+        **project,
         triton: [triton / f"{name}.py" for name in _OF_TRITON],
         KERNELS: [KERNELS / name for name in HEADERS],
         KERNELS.parent / "launches": [],

@@ -46,6 +46,22 @@ def test_the_hash_covers_what_an_op_takes_from_another() -> None:
             assert covered == {op, *others}, impl.label
 
 
+def test_libraries_beside_an_installed_copy_are_none_of_its_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """pip installs the packages into the folder of all others."""
+    for name in ("torch/nn/functional.py", "torch_impl/softmax.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("import torch.nn.functional as F\n")
+    monkeypatch.setattr("compare.registry.ROOT", tmp_path)
+    user = tmp_path / "mine" / "mine.py"
+    user.parent.mkdir()
+    user.write_text("import torch.nn.functional as F\nfrom torch_impl.softmax import eager\n")
+    ours = tmp_path / "torch_impl" / "softmax.py"
+    assert dict(sources_module.module_of(user).imported) == {"eager": (ours, "eager")}
+    assert not sources_module.module_of(ours).imported
+
+
 def test_the_hash_covers_an_op_s_inputs_and_cost_and_not_its_tolerance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

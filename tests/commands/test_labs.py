@@ -41,7 +41,7 @@ def test_a_missing_library_is_told_before_anything_is_marked(
     monkeypatch.setitem(sys.modules, "copydetect", None)
     monkeypatch.setattr(classroom, "mark", lambda *_: pytest.fail("it was marked"))
     said = complaint("grade", str(tmp_path), "--similar", "--unsafe", "--device", "cpu")
-    assert "--similar needs copydetect: pip install" in said
+    assert "--similar needs copydetect. To install it: " in said
 
 
 def test_interrupted_marks_are_kept(

@@ -58,6 +58,7 @@ MISTAKES = [
     ("softmax --load nowhere.py", "nowhere.py cannot be read: No such file"),
     ("softmax --load RAISES", "SyntaxError at line 2"),
     ("softmax --device cpu --record", "needs a GPU"),
+    ("all --device cpu --record --cluster local", "--record needs a GPU"),
     ("softmax --json no/such/folder/out.json", "no directory"),
     ("softmax --csv .", "is a directory"),
     ("softmax --json same --csv ./same", "--json and --csv name the same file"),

@@ -31,7 +31,7 @@ def test_it_writes_every_file_of_an_op_and_says_so(
     for file in files:
         assert str(tmp_path / file) in said
         assert "new_op" not in (tmp_path / file).read_text()
-    assert f"Next: move them into the same folders of {ROOT}. Then: python -m compare cubed" in said
+    assert f"NEXT  move them into the same folders of {ROOT}\n      python -m compare cubed\n" in said
 
 
 def test_no_file_is_overwritten(complaint: Complaint, tmp_path: Path) -> None:

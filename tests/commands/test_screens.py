@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from compare import cli
+from compare.command_line.options import COMMANDS
 from compare.report.substitutes import SUBSTITUTES
 from loops import for_each
 from screens import LONG, SCREENS
@@ -48,7 +49,8 @@ def test_a_screen_fits_a_narrow_terminal(
     lines = text.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
     table = re.split(r"(?m)^To (?:fix |build and run )", text)[0]  # which has commands to copy
-    wide = [line for line in table.splitlines() if len(line) > columns]
+    typed = re.compile(r"(?:NEXT)? *(?:ncu|python -m compare) ")  # a command to copy, which is one line
+    wide = [line for line in table.splitlines() if len(line) > columns and not typed.match(line)]
     assert [line for line in wide if len(line.split()) > 1] == []
     assert not re.search(r"(?m)^ *--[- ]*\n(?:\n|\Z)", text), "an empty table"
 
@@ -65,6 +67,11 @@ def test_a_screen_into_a_pipe_is_plain_text_in_any_locale(
     assert "\x1b" not in whole
     assert len(whole.splitlines()) == len(ascii_only.splitlines())
     assert whole.count("?") == ascii_only.count("?")
+
+
+def test_every_command_has_a_screen_here() -> None:
+    seen = {name.split()[0] for name in SCREENS if not name.endswith("--help")}
+    assert set(COMMANDS) - seen == {"serve"}  # prints its address only, to stderr
 
 
 def test_a_check_gives_each_reason_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

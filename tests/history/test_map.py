@@ -284,8 +284,9 @@ def test_what_has_changed_since_is_marked_and_named() -> None:
     assert "torch.compile *" in text
     assert "softmax: torch.compile, triton.onepass" in " ".join(text.split())
     assert "its source has changed" in " ".join(text.split())
-    assert "Source changed since, or gone, so figures may have changed: 2 of softmax." in " ".join(
-        maps.render(found, 200, whole=False).split()
+    assert (
+        "Source changed since, or gone, so figures may have changed: 2 implementations of 1 ops."
+        in " ".join(maps.render(found, 200, whole=False).split())
     )
     fresh = maps.render(charted(run), 200)
     assert "*" not in fresh
@@ -409,6 +410,10 @@ def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -
     (root / "nvidia-t4" / "matmul.json").write_text(files[0].read_text())
     assert reading.recorded_here(lambda: None, root=root) == files
     assert reading.recorded_here(lambda: None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.json"
+    assert reading.recorded_here(lambda: None, ["softmax"], root) == files
+    newer = root / "nvidia-t4" / "softmax.json"
+    newer.write_text(newer.read_text().replace("2026-11-", "2026-12-"))
+    assert newer in reading.recorded_here(lambda: None, ["softmax"], root)
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
         reading.recorded_here(lambda: None, root=root / "nvidia-t4")
 

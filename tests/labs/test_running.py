@@ -55,10 +55,14 @@ def mine(x, y):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("barrier", "status"), [("__syncthreads();", "ok"), ("", "disagrees")])
-def test_a_missing_barrier_is_wrong_on_the_labs_own_cases(barrier: str, status: str, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
+def test_a_missing_barrier_is_wrong_on_the_labs_own_cases(
+    barrier: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("class", "alice", "mine.py")  # as `grade class` names it
+    file.parent.mkdir(parents=True)
     file.write_text(RACY % barrier)
-    done = run("vector_add", ["N=50,fp32"], ["cupy.mine"], "cpu", 60.0, HandedIn(file))
+    done = run("vector_add", ["N=50,fp32"], ["cupy.mine"], "cpu", 60.0, HandedIn(file, Path("class")))
     row = done.row("N=50,fp32", "cupy.mine")
     assert row is not None, done.error
     assert row.status == status, row.reason

@@ -17,6 +17,7 @@ from compare import cli, registry
 from compare.aot.building import Program
 from compare.aot.running import ProgramOutcome, ProgramReport, ProgramRun
 from compare.aot.screen import render as aot_table
+from compare.command_line.options import COMMANDS
 from compare.history.crossover import Crossover, standing
 from compare.labs import lab as labs
 from compare.labs import work
@@ -25,7 +26,7 @@ from compare.labs.lab import Prediction
 from compare.labs.marking import Marks, Part
 from compare.labs.prediction import ScoredPrediction
 from compare.model.op import Case
-from compare.model.result import Comparison, Configuration, Mismatch, Row
+from compare.model.result import Comparison, Configuration, KernelCounters, Mismatch, Row
 from compare.pipeline import screen as pipeline
 from compare.pipeline.records import CacheEntry, CompilerStage, Opened, Pass, StageFailure
 from compare.report import crossings, terminal
@@ -92,6 +93,35 @@ def with_trials() -> Comparison:
         **{f"triton.onepass:BLOCK_N={n}": ("tiled", 40.0 + n / 10) for n in (256, 1024)},
     }
     return made_up.comparison(made_up.case(made=tuple(map(changed, made_up.rows(medians)))))
+
+
+@functools.cache
+def failures() -> Comparison:
+    """Interrupted, with a row that is wrong, failed, not run or impossibly fast."""
+    case = made_up.case()
+    for label, status in (
+        ("triton.online", "failed"),
+        ("cupy.online", "unavailable"),
+        ("pybind.online", "impossible"),
+    ):
+        case = made_up.with_row(case, label, status=status, reason=LONG)
+    case = made_up.with_row(
+        case, "cupy.onepass", status="disagrees", agreement=made_up.DISAGREEMENT, timing=None
+    )
+    return replace(made_up.comparison(case), interrupted=True)
+
+
+@functools.cache
+def swept() -> Comparison:
+    """Of more cases than are shown one by one."""
+    return made_up.comparison(*(made_up.case(f"M=4096,N={n},fp32") for n in (4096, 1024, 781, 32768)))
+
+
+@functools.cache
+def counted() -> Comparison:
+    """With what Nsight Compute counted."""
+    counters = KernelCounters("softmax_onepass_kernel", {"long_scoreboard": 0.41, "barrier": 0.2}, 0.5, 0.1)
+    return made_up.comparison(made_up.with_row(made_up.case(), "cupy.onepass", counters=(counters,)))
 
 
 @functools.cache
@@ -175,6 +205,16 @@ def _records(folder: Path) -> str:
     return str(folder / archive.device_slug(made_up.H100.device))
 
 
+@functools.cache
+def _devices(folder: Path) -> tuple[str, str]:
+    """Records of two devices."""
+    from compare.records import archive
+
+    other = replace(made_up.H100, device="NVIDIA H200")
+    file = archive.record(made_up.comparison(environment=other), folder)
+    return _records(folder), str(file.parent)
+
+
 def _ops() -> tuple[object, ...]:
     from compare.command_line.inventory import Listed, ListedOp
 
@@ -252,6 +292,11 @@ def _pipeline(shown: str, name: str = "") -> Screen:
     return lambda _: pipeline.put(opened(), SIGNATURE, shown, name)
 
 
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
 def _command(*words: str) -> Screen:
     return lambda _: cli.main(words)
 
@@ -266,20 +311,32 @@ Screen = Callable[[Path], object]
 
 SCREENS: dict[str, Screen] = {
     "start": _command(),
-    "help": _command("--help"),
+    "--version": _command("--version"),
+    "--help": _command("--help"),
+    **{f"{name} --help": _command(name, "--help") for name in COMMANDS},
     "list": lambda _: _list(),
+    "list OP": lambda _: _list("softmax"),
     "list --all": lambda _: _list("--all"),
     "doctor": lambda _: _doctor(),
     "comparison": _compared(_plain),
     "comparison --all": _compared(_plain, "every"),
     "comparison --explain": _compared(_plain, "explain"),
     "comparison --details": _compared(_plain, "details"),
+    "comparison without a GPU": _compared(lambda: replace(_plain(), environment=made_up.LAPTOP)),
+    "comparison of failures": _compared(failures),
+    "comparison --sweep": _compared(swept),
+    "comparison --sweep shapes": _compared(swept, "shapes"),
+    "comparison --ncu": _compared(counted, "details"),
+    "comparison --ncu, the command": _command("softmax", "--ncu"),
     "comparison --tune --sustained": _compared(with_trials),
     "comparison --tune --sustained --details": _compared(with_trials, "details"),
     "comparison --crossover": lambda _: terminal.put(lambda width: crossings.render(crossover(), width)),
     "diff": lambda folder: cli.main(["diff", *_files(folder, 2), "--all"]),
+    "diff, the changed": lambda folder: cli.main(["diff", *_files(folder, 2)]),
     "diff of three": lambda folder: cli.main(["diff", *_files(folder, 3), "--all"]),
     "map": lambda folder: cli.main(["map", "--records", _records(folder)]),
+    "map OP": lambda folder: cli.main(["map", "softmax", "--records", _records(folder)]),
+    "map --devices": lambda folder: cli.main(["map", "--devices", "--records", *_devices(folder)]),
     "map --all": lambda folder: cli.main(["map", "--all", "--records", _records(folder)]),
     "show": lambda folder: cli.main(["show", "softmax", "--records", _records(folder)]),
     "pipeline": _pipeline("summary"),
@@ -289,6 +346,7 @@ SCREENS: dict[str, Screen] = {
     "pipeline --pass": _pipeline("pass_name", "tritongpu-coalesce"),
     "pipeline --stage": _pipeline("stage", "source"),
     "pipeline --source-map": _pipeline("source_map"),
+    "new-op": lambda folder: cli.main(["new-op", "screened", "--into", str(_emptied(folder / "new"))]),
     "aot": lambda _: terminal.put(lambda width: aot_table(programs(), width)),
     "lab list": _command("lab", "list"),
     "lab hint": _command("lab", "hint", "01", "1"),

@@ -15,11 +15,17 @@ import pytest
 
 import made_up
 from compare import cli, places
+from compare.code_size.hashes import source_hash
 from compare.records import archive
-from compare.registry import ROOT
+from compare.registry import ROOT, implementations
 
 PACKAGES = ("compare/", "cuda_impl/", "ops/", "torch_impl/", "triton_impl/")
 DATA = ("constraints.txt", "docs/", "examples/", "labs/", "requirements", "results/")
+HASHES = """
+from compare.code_size.hashes import source_hash
+from compare.registry import implementations
+print(*map(source_hash, implementations("softmax")))
+"""
 BUILD = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 
 
@@ -65,8 +71,20 @@ def test_a_wheel_has_the_packages_and_what_they_read_and_nothing_compiled(wheel:
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
-def test_the_citation_names_this_version() -> None:
+def test_every_package_says_that_it_is_typed() -> None:
+    assert {name for name in tracked() if name.endswith("py.typed")} == {
+        f"{name}py.typed" for name in PACKAGES
+    }
+
+
+def test_one_version_is_everywhere_and_a_tag_of_it_is_a_release(wheel: Path) -> None:
+    """So `git tag` is the only step; a tag of this commit is tested too."""
     assert re.findall(r"(?m)^version: (.+)$", (ROOT / "CITATION.cff").read_text()) == [cli.VERSION]
+    assert re.findall(r"(?m)^## (\d.*)$", (ROOT / "CHANGELOG.md").read_text())[0] == cli.VERSION
+    assert wheel.name.split("-")[1] == cli.VERSION
+    command = ["git", "-C", str(ROOT), "tag", "--points-at", "HEAD", "v*"]
+    tags = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(tags) <= {f"v{cli.VERSION}"}
 
 
 def test_an_installed_copy_reads_its_own_records_and_the_user_s(
@@ -126,11 +144,13 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
 
 @pytest.mark.exhaustive
 def test_an_installed_copy_works_in_an_empty_folder(run: Callable[..., str]) -> None:
-    assert f"of {len(list((ROOT / 'ops').glob('[a-z]*.py')))} ops" in run("-m", "compare", "map")
+    most = max(len(list(folder.glob("*.json"))) for folder in (ROOT / "results").iterdir())
+    assert f"of {most} ops" in run("-m", "compare", "map")
     assert "X/answers.toml" in run("-m", "compare", "lab", "start", "01", "X")
     assert "0 of 11 points" in run("-m", "compare", "lab", "check", "X", status=1)
     assert "give --into DIR" in run("-m", "compare", "new-op", "squared", status=2)
     assert "D/ops/squared.py" in run("-m", "compare", "new-op", "squared", "--into", "D")
+    assert run("-c", HASHES).split() == [source_hash(impl) for impl in implementations("softmax")]
     speeds = run("-m", "compare", "vector_add", "--only", "cupy.*")
     assert "recorded on" in speeds
     assert "CORRECT" in speeds

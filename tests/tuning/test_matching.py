@@ -223,7 +223,7 @@ def test_the_table_says_what_the_search_cost_and_bought() -> None:
     table = tables.configurations(case)
     tuned_line, default, model = table.rows
     configuration = "128x256x64, GROUP_M=8, 8 warps, 3 stages"
-    assert tuned_line[:5] == ("triton.autotuned", configuration, "2 of 3", "7.25", "this run, 2026-11-20")
+    assert tuned_line[:5] == ("triton.autotuned", configuration, "2 of 3", "7.25", "2026-11-20")
     assert default[:2] == ("cupy.tensor_core:matched", "128x256x64, 8 warps, 3 stages")
     speedups = [(line[5].partition(" (")[0], line[6]) for line in (tuned_line, default, model)]
     assert speedups == [
@@ -239,8 +239,11 @@ def test_the_table_says_what_the_search_cost_and_bought() -> None:
         case, "triton.autotuned", configuration=Configuration(tunings=(replace(made_up.SEARCH, kept=True),))
     )
     table = tables.configurations(kept)
-    assert table.rows[0][3:5] == ("7.25", "cache, 2026-11-20")
+    assert table.rows[0][3:5] == ("7.25", "2026-11-20, kept")
     assert tables.configurations(made_up.case()) is None
+    unknown = made_up.with_row(case, "cupy.tensor_core:matched", timing=None, reason="it needs a GPU")
+    added = tables.added(replace(comparison, cases=(unknown,)))
+    assert added == ["nearest configuration", "--matched: it needs a GPU"]
 
 
 def test_csv_and_json_hold_the_whole_search() -> None:

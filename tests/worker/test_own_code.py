@@ -110,6 +110,16 @@ MECHANISMS = [
 ]
 
 
+def test_of_an_installed_copy_the_solutions_are_hidden_and_libraries_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(own_code, "IS_CHECKOUT", False)
+    monkeypatch.setattr(own_code, "DATA", tmp_path / "data")
+    hidden = dict(own_code.hidden(tmp_path / "alice" / "mine.py", tmp_path / "others"))
+    assert (hidden[str(tmp_path / "data")], hidden[str(ROOT / "torch_impl")]) == ((), ())
+    assert str(ROOT) not in hidden
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("own", ["alice", "alice/lab04"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -18,8 +18,6 @@ from compare.tuning.matching import registered_as
 
 Json = dict[str, Any]
 
-REQUIREMENT = "vl-convert-python>=1.9"
-
 _SAME = 0.15
 """Two ceilings that differ less are drawn as one."""
 _LEAST_SIZES = 3
@@ -33,7 +31,7 @@ def library() -> str:
     Raises:
         UsageError: it cannot be imported.
     """
-    package = plots.imported("vl_convert", REQUIREMENT, "--html draws with Vega-Lite from vl-convert-python")
+    package = plots.imported("vl_convert", "html", "--html draws with Vega-Lite from vl-convert-python")
     return str(package.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 

@@ -50,7 +50,7 @@ const SPECS = (() => {
   };
   const TOLD = [
     { field: "label", title: "implementation" },
-    { field: "shown", title: "us, cold" },
+    { field: "shown", title: "µs, cold" },
     { field: "share", title: "share of ceiling", format: ".0%" },
   ];
   const HEIGHT = 320;
@@ -80,7 +80,7 @@ const SPECS = (() => {
 
   // All cold samples of every row, with median and 95% interval.
   function strip() {
-    const x = log("us", "us, cold", {}, { padding: 14, range: [0, { expr: "max(40, width - 56)" }] });
+    const x = log("us", "µs, cold", {}, { padding: 14, range: [0, { expr: "max(40, width - 56)" }] });
     const y = {
       field: "label",
       type: "nominal",
@@ -317,7 +317,7 @@ const SPECS = (() => {
       ],
       {
         transform: [{ filter: "isValid(datum.tuned)" }],
-        encoding: { x, y: log("us", "us, cold") },
+        encoding: { x, y: log("us", "µs, cold") },
       },
     );
   }
