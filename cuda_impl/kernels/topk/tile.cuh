@@ -32,9 +32,13 @@ struct Tile {
     __device__ __forceinline__ int column(int item) const {
         return parts.head + (item / VEC * THREADS + static_cast<int>(threadIdx.x)) * VEC + item % VEC;
     }
+    // The empty asm statement hides that an earlier pass unpacked the same word: the compiler would keep that
+    // pass's two keys, in twice the registers.
     __device__ __forceinline__ unsigned key(int item) const {
-        const unsigned word = keys[item / VEC][item % VEC * sizeof(T) / 4];
-        return sizeof(T) == 4 ? word : item % 2 == 0 ? word << 16 : word & 0xffff0000u;
+        unsigned word = keys[item / VEC][item % VEC * sizeof(T) / 4];
+        if constexpr (sizeof(T) == 4) return word;
+        asm volatile("" : "+r"(word));
+        return item % 2 == 0 ? word << 16 : word & 0xffff0000u;
     }
     // Calls visit(key, column) for each of the thread's elements; a missing one has key 0.
     template <typename Visit>
