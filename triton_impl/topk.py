@@ -291,8 +291,8 @@ def bitonic(x: torch.Tensor, *, K: int) -> Largest:
     return values, indices
 
 
-MOST_COLUMNS = 16384
-"""Of a tile: 16 warps with 32 elements per thread."""
+MOST_COLUMNS = 8192
+"""Of a tile: 8 warps with 32 elements per thread."""
 
 
 def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:

@@ -64,19 +64,19 @@ def bitonic(x: Tensor, *, K: int) -> Plan:
 
 # --------------------------------------------------------------------------- radix, delegates
 
-MOST_COLUMNS = 16384
-"""Of a tile: 512 threads with 32 elements each."""
+MOST_COLUMNS = 8192
+"""Of a tile: 256 threads with 32 elements each."""
 
 
 def shape_of(N: int, T: torch.dtype) -> tuple[int, int]:
     """VECTORS and THREADS of the smallest tile for N columns."""
     if N <= 1024:
         return T.itemsize // 2, 128
-    return 2 * T.itemsize, next(threads for threads in (128, 256, 512) if N <= 32 * threads)
+    return 2 * T.itemsize, next(threads for threads in (128, 256) if N <= 32 * threads)
 
 
 def shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int]]:
-    yield from (shape_of(N, T) for N in (1024, 4096, 8192, MOST_COLUMNS))
+    yield from (shape_of(N, T) for N in (1024, 4096, MOST_COLUMNS))
 
 
 def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:

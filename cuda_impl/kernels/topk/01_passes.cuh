@@ -4,7 +4,7 @@
 // than the last one. The row is read K times, from the L2 where it fits.
 #pragma once
 
-#include "order.cuh"
+#include "topk/order.cuh"
 
 struct LargerWord {
     __device__ __forceinline__ word_t operator()(word_t a, word_t b) const { return a > b ? a : b; }

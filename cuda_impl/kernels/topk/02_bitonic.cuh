@@ -6,7 +6,7 @@
 // the fewer elements enter. Source: Johnson, Douze and Jegou, "Billion-scale similarity search with GPUs".
 #pragma once
 
-#include "order.cuh"
+#include "topk/order.cuh"
 
 // Element i of a list is register i / 32 of lane i % 32.
 template <int ITEMS>

@@ -7,10 +7,10 @@
 // on GPUs", 2021.
 #pragma once
 
-#include "tile.cuh"
+#include "topk/tile.cuh"
 
 template <typename T, bool ALIGNED, int VECTORS, int THREADS>
-__global__ __launch_bounds__(THREADS, 1024 / THREADS) void topk_delegates_kernel(
+__global__ __launch_bounds__(THREADS, 768 / THREADS) void topk_delegates_kernel(
     const T* __restrict__ x_ptr, const index_t* __restrict__ columns_ptr, T* __restrict__ values_ptr,
     index_t* __restrict__ indices_ptr, int N, index_t stride_xm, int tiles, int has_columns, int K) {
     constexpr int GROUPS = 4, GROUP = VECTORS * (16 / sizeof(T)) / GROUPS;

@@ -4,33 +4,40 @@
 // launch selects among the best of all parts, tiles * K of them in a row, and looks up their columns.
 #pragma once
 
-#include "order.cuh"
+#include "topk/order.cuh"
 
 // The keys of up to VECTORS vectors per thread, and of the thread's edge if rows are not ALIGNED.
 template <typename T, bool ALIGNED, int VECTORS, int THREADS>
 struct Tile {
     static constexpr int VEC = 16 / sizeof(T), ITEMS = VECTORS * VEC;
-    Parts<T, ALIGNED> parts;
-    unsigned keys[VECTORS][4], edge_key;
+    unsigned keys[VECTORS][4], edge_key = 0;
+    int first, edge = 0;  // column of the thread's first element; how far behind it the edge is
 
-    __device__ __forceinline__ Tile(const T* ptr, int N) : parts(ptr, N, threadIdx.x), edge_key(0) {
+    __device__ __forceinline__ Tile(const T* ptr, int N) {
+        const Parts<T, ALIGNED> parts(ptr, N, threadIdx.x);
+        first = parts.head + static_cast<int>(threadIdx.x) * VEC;
+        const int end = parts.head + static_cast<int>(parts.body);
         Packed<T, VEC> x[VECTORS];
 #pragma unroll
         for (int p = 0; p < VECTORS; ++p) {
-            const int n = column(p * VEC);
-            x[p] = n < parts.body + parts.head ? load_packed<VEC>(ptr + n) : Packed<T, VEC>{};
+            const int n = first + behind(p * VEC);
+            x[p] = n < end ? load_packed<VEC>(ptr + n) : Packed<T, VEC>{};
         }
-        if (parts.edge >= 0) edge_key = key_of(ptr[parts.edge]);
+        if (parts.edge >= 0) {
+            edge = static_cast<int>(parts.edge) - first;
+            edge_key = key_of(ptr[parts.edge]);
+        }
 #pragma unroll
         for (int p = 0; p < VECTORS; ++p) {
-            const bool inside = column(p * VEC) < parts.body + parts.head;
+            const bool inside = first + behind(p * VEC) < end;
             const unsigned words[4] = {x[p].words.x, x[p].words.y, x[p].words.z, x[p].words.w};
 #pragma unroll
             for (int w = 0; w < 4; ++w) keys[p][w] = inside ? ordered_keys<T>(words[w]) : 0;
         }
     }
-    __device__ __forceinline__ int column(int item) const {
-        return parts.head + (item / VEC * THREADS + static_cast<int>(threadIdx.x)) * VEC + item % VEC;
+    // Columns from the thread's first element to another one.
+    __device__ __forceinline__ static constexpr int behind(int item) {
+        return item / VEC * THREADS * VEC + item % VEC;
     }
     // The empty asm statement hides that an earlier pass unpacked the same word: the compiler would keep that
     // pass's two keys, in twice the registers.
@@ -40,12 +47,12 @@ struct Tile {
         asm volatile("" : "+r"(word));
         return item % 2 == 0 ? word << 16 : word & 0xffff0000u;
     }
-    // Calls visit(key, column) for each of the thread's elements; a missing one has key 0.
+    // Calls visit(key, columns behind the first) for each of the thread's elements; a missing one has key 0.
     template <typename Visit>
     __device__ __forceinline__ void each(Visit visit) const {
 #pragma unroll
-        for (int item = 0; item < ITEMS; ++item) visit(key(item), column(item));
-        if constexpr (!ALIGNED) visit(edge_key, static_cast<int>(parts.edge));
+        for (int item = 0; item < ITEMS; ++item) visit(key(item), behind(item));
+        if constexpr (!ALIGNED) visit(edge_key, edge);
     }
 };
 
@@ -62,6 +69,7 @@ __device__ __forceinline__ unsigned radix_select(int K, Each each) {
     __shared__ int histogram[RADIX];
     __shared__ int chosen_bin, above_bin, in_bin;
     unsigned bound = 0, known_digits = 0;
+#pragma unroll 1
     for (int shift = 24; shift >= 32 - BITS; shift -= 8) {
         for (int bin = threadIdx.x; bin < RADIX; bin += THREADS) histogram[bin] = 0;
         __syncthreads();
@@ -112,10 +120,10 @@ __device__ __forceinline__ int collect(const Tile& tile, Candidates& candidates,
     __syncthreads();  // before the count is reset, all threads have read it
     if (threadIdx.x == 0) candidates.count = 0;
     __syncthreads();
-    tile.each([&](unsigned key, int n) {
-        if (key >= bound && (key > bound || n < limit)) {
+    tile.each([&](unsigned key, int behind) {
+        if (key >= bound && (key > bound || behind < limit - tile.first)) {
             const int place = atomicAdd(&candidates.count, 1);
-            if (place < CANDIDATES) candidates.word[place] = make_word(key, n);
+            if (place < CANDIDATES) candidates.word[place] = make_word(key, tile.first + behind);
         }
     });
     __syncthreads();
@@ -133,7 +141,11 @@ __device__ __forceinline__ int collect_exact(
     while (high - low > 1) {
         const int limit = (low + high) / 2;
         int reached = 0;
-        tile.each([&](unsigned key, int n) { reached += key > bound || (key == bound && n < limit); });
+        unsigned opaque = bound;  // else the comparisons with it would be kept, in a register for each element
+        asm volatile("" : "+r"(opaque));
+        tile.each([&](unsigned key, int behind) {
+            reached += key > opaque || (key == opaque && behind < limit - tile.first);
+        });
         reached = block_reduce<Sum, THREADS>(reached);
         __syncthreads();  // before the next reduction reuses its shared memory
         (reached < K ? low : high) = limit;
