@@ -97,9 +97,9 @@ _LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
 CASES = Cases(
     default=case("fp32", M=1024, N=32768, K=64),
     smoke=(
-        case("fp32", M=4, N=1024, K=8),
-        case("fp16", M=3, N=781, K=50),
-        case("bf16", M=2, N=2056, K=100),
+        case("fp32", M=2, N=256, K=8),
+        case("fp16", M=2, N=333, K=50),
+        case("bf16", M=1, N=2056, K=16),
     ),
     edge=(
         *(

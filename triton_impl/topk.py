@@ -212,8 +212,7 @@ def topk_radix_kernel(
 @triton.jit
 def topk_delegates_kernel(
     x_ptr, columns_ptr, values_ptr, indices_ptr, candidates_ptr, N, stride_xm, tiles, K, VEC: tl.constexpr,
-    BLOCK_N: tl.constexpr, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr,
-    HAS_COLUMNS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr, HAS_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Grid: as radix.  Only the largest of each GROUP elements, its delegate, is counted by digits.
 
@@ -224,6 +223,7 @@ def topk_delegates_kernel(
     m, begin, part_N = part_of_row(N, tiles, VEC)
     n = tl.arange(0, BLOCK_N)
     keys = load_keys(x_ptr + m * stride_xm + begin, n, part_N)
+    GROUP: tl.constexpr = 2 if BLOCK_N <= 1024 else 8
     delegates = tl.max(tl.reshape(keys, [BLOCK_N // GROUP, GROUP]), axis=1)
     # Key 0 is a missing element's: if there are fewer than K delegates, all elements are candidates.
     chosen = keys >= tl.maximum(radix_select(delegates, K, 16), 1)
@@ -283,10 +283,11 @@ def bitonic(x: torch.Tensor, *, K: int) -> Largest:
     check_few(K)
     values, indices = outputs(x, K)
     M, N = x.shape
-    BLOCK_K = max(32, next_power_of_2(max(K, 1)))
+    BLOCK_K = max(16, next_power_of_2(max(K, 1)))
+    BLOCK_N = max(BLOCK_K, min(1024, next_power_of_2(max(N, 1))))
     if values.numel() > 0:
         topk_bitonic_kernel[grid_1d(M)](
-            x, values, indices, N, x.stride(0), K, BLOCK_N=1024, BLOCK_K=BLOCK_K, num_warps=8
+            x, values, indices, N, x.stride(0), K, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K, num_warps=8
         )
     return values, indices
 
@@ -305,11 +306,11 @@ def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
     return max(least, min(cdiv(2 * processors, max(M, 1)), most))
 
 
-def by_tiles(run, x: torch.Tensor, K: int, **parameters: int) -> Largest:  # type: ignore[no-untyped-def]
+def by_tiles(run, x: torch.Tensor, K: int) -> Largest:  # type: ignore[no-untyped-def]
     """Select in parts of rows, and then among their best, until one part is left."""
     x = checked(x, K)
     check_few(K)
-    VEC, BLOCK_K = 16 // x.element_size(), max(32, next_power_of_2(max(K, 1)))
+    VEC, BLOCK_K = 16 // x.element_size(), max(16, next_power_of_2(max(K, 1)))
     values, indices = outputs(x, K)
     if values.numel() == 0:
         return values, indices
@@ -323,7 +324,7 @@ def by_tiles(run, x: torch.Tensor, K: int, **parameters: int) -> Largest:  # typ
         run[grid_1d(M * tiles)](
             x, columns, values, indices, candidates, N, x.stride(0), tiles, K, VEC=VEC, BLOCK_N=BLOCK_N,
             BLOCK_K=BLOCK_K, CANDIDATES=2 * BLOCK_K, HAS_COLUMNS=HAS_COLUMNS,
-            num_warps=max(4, BLOCK_N // 1024), **parameters,
+            num_warps=max(4, BLOCK_N // 1024),
         )  # fmt: skip
         x, columns, HAS_COLUMNS = values, indices, True
     return values, indices
@@ -338,4 +339,4 @@ def radix(x: torch.Tensor, *, K: int) -> Largest:
 @implementation(OP, "triton.delegates", level="tiled")
 def delegates(x: torch.Tensor, *, K: int) -> Largest:
     """Histograms of the groups' largest elements find a bound that few others reach."""
-    return by_tiles(topk_delegates_kernel, x, K, GROUP=2 if x.size(-1) <= 1024 else 8)
+    return by_tiles(topk_delegates_kernel, x, K)
