@@ -264,7 +264,8 @@ def check_topk(op: str, x: torch.Tensor, K: int) -> None:
     if type(K) is not int:
         raise TypeError(f"{op}: K is a {type(K).__name__}; it takes an int")
     if not 0 <= K <= x.shape[1]:
-        raise ValueError(f"{op}: K is {K} and x has shape {tuple(x.shape)}; it takes 0 to {x.shape[1]}")
+        shape = f"x has shape {tuple(x.shape)} and K is {K}"
+        raise ValueError(f"{op}: {shape}; it takes 0 to {x.shape[1]} for K")
 
 
 def check_block_product(
