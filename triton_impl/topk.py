@@ -8,8 +8,8 @@ Variants, slow to fast; ``cuda_impl/kernels/topk.cuh`` has the same under the sa
 * ``delegates``: as radix, but of the largest element of each group: a bound that few other elements reach
 
 Elements become keys, unsigned integers in the same order, and words: a key and below it the inverted column.
-``tl.topk`` and ``tl.sort`` order words, and so equal elements too.  Triton cannot append to shared memory: what
-CUDA collects there goes through global memory, which the L2 holds.
+``tl.topk`` orders words, and so equal elements too.  Triton cannot append to shared memory: what CUDA
+collects there goes through global memory, which the L2 holds.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ def ordered_keys(x):
 @triton.jit
 def values_of(keys, dtype: tl.constexpr):
     bits = tl.where(keys >= 0x80000000, keys ^ 0x80000000, keys ^ 0xFFFFFFFF)
-    if dtype.primitive_bitwidth == 32:
-        return bits.to(dtype, bitcast=True)
-    else:
-        return (bits >> 16).to(tl.uint16).to(dtype, bitcast=True)
+    if dtype.primitive_bitwidth == 16:
+        bits = (bits >> 16).to(tl.uint16)
+    return bits.to(dtype, bitcast=True)
 
 
 @triton.jit
@@ -79,7 +78,7 @@ def store_words(values_ptr, indices_ptr, first, words, k, K, begin, columns_ptr,
 
 @triton.jit
 def topk_passes_kernel(x_ptr, values_ptr, indices_ptr, N, stride_xm, K, BLOCK_N: tl.constexpr):
-    """Grid: one program per row.  All words of a row differ: the next is the maximum of those below the last."""
+    """Grid: one program per row.  All words of a row differ: the next is the largest below the last."""
     m = tl.program_id(0).to(tl.int64)
     row = x_ptr + m * stride_xm
     last = tl.full((), 0xFFFFFFFFFFFFFFFF, tl.uint64)
@@ -121,8 +120,8 @@ def topk_bitonic_kernel(
 
 
 # ---- radix select -----------------------------------------------------------------------------------------
-# Source: Alabi et al., "Fast K-selection algorithms for graphics processing units", 2012; the early stop as in
-# Zhang et al., "Parallel top-K algorithms on GPU: a comprehensive study and new methods", 2023.
+# Source: Alabi et al., "Fast K-selection algorithms for graphics processing units", 2012; the early stop as
+# in Zhang et al., "Parallel top-K algorithms on GPU: a comprehensive study and new methods", 2023.
 
 
 @triton.jit
@@ -216,9 +215,9 @@ def topk_delegates_kernel(
 ):  # fmt: skip
     """Grid: as radix.  Only the largest of each GROUP elements, its delegate, is counted by digits.
 
-    The K-th largest delegate is a bound that at least K elements reach, and few others: a group seldom has two
-    of the largest.  The bound need not be exact, so two digits do.  If too many elements reach it - equal ones,
-    or a row in order - the tile is searched as in radix.
+    The K-th largest delegate is a bound that at least K elements reach, and few others: a group seldom has
+    two of the largest.  The bound need not be exact, so two digits do.  If too many elements reach it, equal
+    ones or a row in order, the tile is searched as in radix.
     """
     m, begin, part_N = part_of_row(N, tiles, VEC)
     n = tl.arange(0, BLOCK_N)

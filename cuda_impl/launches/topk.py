@@ -72,7 +72,7 @@ def shape_of(N: int, T: torch.dtype) -> tuple[int, int]:
     """VECTORS and THREADS of the smallest tile for N columns."""
     if N <= 1024:
         return T.itemsize // 2, 128
-    return 2 * T.itemsize, next(threads for threads in (128, 256) if N <= 32 * threads)
+    return 2 * T.itemsize, next(threads for threads in (128, 256) if 32 * threads >= N)
 
 
 def shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int]]:

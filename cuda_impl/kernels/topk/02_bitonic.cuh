@@ -1,9 +1,10 @@
 // bitonic: one pass, with the best so far in registers.
 //
-// Grid: one block per row; its warps take vectors round-robin. Each warp has a sorted list of its BLOCK_K best,
-// BLOCK_K / 32 registers per lane. An element that is greater than the list's least enters a queue in shared
-// memory, by ballot. A full queue is sorted by a bitonic network and merged with the list. The longer the row,
-// the fewer elements enter. Source: Johnson, Douze and Jegou, "Billion-scale similarity search with GPUs".
+// Grid: one block per row; its warps take vectors round-robin. Each warp has a sorted list of its BLOCK_K
+// best, BLOCK_K / 32 registers per lane. An element that is greater than the list's least enters a queue in
+// shared memory, by ballot. A full queue is sorted by a bitonic network and merged with the list. The longer
+// the row, the fewer elements enter. Source: Johnson, Douze and Jegou, "Billion-scale similarity search with
+// GPUs".
 #pragma once
 
 #include "topk/order.cuh"
@@ -13,8 +14,8 @@ template <int ITEMS>
 struct List {
     word_t word[ITEMS];
 
-    // A step of a bitonic network: elements `stride` apart exchange, so that runs of `size` are descending and
-    // ascending by turns.
+    // A step of a bitonic network: elements `stride` apart exchange, so that runs of `size` are descending
+    // and ascending by turns.
     __device__ __forceinline__ void exchange(int size, int stride) {
         const int lane = threadIdx.x % WARP;
         if (stride >= WARP) {

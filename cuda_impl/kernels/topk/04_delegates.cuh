@@ -2,9 +2,9 @@
 //
 // Grid: as radix. Unlike there, only the largest of each GROUP elements, its delegate, is counted by digits.
 // The K-th largest delegate is a bound that at least K elements reach, and few others: a group seldom has two
-// of the largest. The bound need not be exact, so two digits do. If too many elements reach it - equal ones, or
-// a row in order - the tile is searched as in radix. Source: Gaihre et al., "Dr. Top-k: delegate-centric top-k
-// on GPUs", 2021.
+// of the largest. The bound need not be exact, so two digits do. If too many elements reach it - equal ones,
+// or a row in order - the tile is searched as in radix. Source: Gaihre et al., "Dr. Top-k: delegate-centric
+// top-k on GPUs", 2021.
 #pragma once
 
 #include "topk/tile.cuh"

@@ -13,8 +13,8 @@ constexpr unsigned INFINITY_BITS<float> = 0x7f800000u;
 template <>
 constexpr unsigned INFINITY_BITS<__half> = 0x7c00u;
 
-// The keys of the 32-bit element, or of the two 16-bit elements, in a register: both at once. Negative numbers
-// are inverted, and the sign bit of all others is set.
+// The keys of the 32-bit element, or of the two 16-bit elements, in a register: both at once. Negative
+// numbers are inverted, and the sign bit of all others is set.
 template <typename T>
 __device__ __forceinline__ unsigned ordered_keys(unsigned word) {
     constexpr unsigned BITS = 8 * sizeof(T), ONES = BITS == 32 ? 1u : 0x00010001u;

@@ -1,7 +1,8 @@
-// What radix and delegates share: a tile in registers, the search for a bound, and the sort of what reaches it.
+// What radix and delegates share: a tile in registers, the search for a bound, and the sort of what reaches
+// it.
 //
-// A block has a row, or one of its `tiles` parts if a row is longer than a tile or rows are few. Then a second
-// launch selects among the best of all parts, tiles * K of them in a row, and looks up their columns.
+// A block has a row, or one of its `tiles` parts if a row is longer than a tile or rows are few. Then a
+// second launch selects among the best of all parts, tiles * K of them in a row, and looks up their columns.
 #pragma once
 
 #include "topk/order.cuh"
@@ -57,12 +58,12 @@ struct Tile {
 };
 
 // ---- radix select ----------------------------------------------------------------------------------------
-// Source: Alabi et al., "Fast K-selection algorithms for graphics processing units", 2012; the early stop as in
-// Zhang et al., "Parallel top-K algorithms on GPU: a comprehensive study and new methods", 2023.
+// Source: Alabi et al., "Fast K-selection algorithms for graphics processing units", 2012; the early stop as
+// in Zhang et al., "Parallel top-K algorithms on GPU: a comprehensive study and new methods", 2023.
 
 // The largest bound that at least K of the block's keys reach, in BITS leading bits: 8 in each pass. A pass
-// counts the next digit of all keys that share the bound's digits so far. It stops early where all keys of the
-// bound's bin are among the K. `each(count)` calls count(key) for each of the thread's keys.
+// counts the next digit of all keys that share the bound's digits so far. It stops early where all keys of
+// the bound's bin are among the K. `each(count)` calls count(key) for each of the thread's keys.
 template <int THREADS, int BITS, typename Each>
 __device__ __forceinline__ unsigned radix_select(int K, Each each) {
     constexpr int BINS_PER_LANE = 8, RADIX = WARP * BINS_PER_LANE;
@@ -91,7 +92,8 @@ __device__ __forceinline__ unsigned radix_select(int K, Each each) {
             above -= sum;
 #pragma unroll
             for (int b = 0; b < BINS_PER_LANE; ++b) {
-                if (above < K && K <= above + count[b]) chosen_bin = first - b, above_bin = above, in_bin = count[b];
+                if (above < K && K <= above + count[b])
+                    chosen_bin = first - b, above_bin = above, in_bin = count[b];
                 above += count[b];
             }
         }
@@ -130,8 +132,8 @@ __device__ __forceinline__ int collect(const Tile& tile, Candidates& candidates,
     return candidates.count;
 }
 
-// The same for the K-th largest key itself. If more elements are equal to it than shared memory holds, those of
-// the lowest index count: a binary search finds their limit, and counts the tile in each step.
+// The same for the K-th largest key itself. If more elements are equal to it than shared memory holds, those
+// of the lowest index count: a binary search finds their limit, and counts the tile in each step.
 template <int THREADS, typename Tile>
 __device__ __forceinline__ int collect_exact(
     const Tile& tile, Candidates& candidates, unsigned bound, int N, int K) {
@@ -141,7 +143,8 @@ __device__ __forceinline__ int collect_exact(
     while (high - low > 1) {
         const int limit = (low + high) / 2;
         int reached = 0;
-        unsigned opaque = bound;  // else the comparisons with it would be kept, in a register for each element
+        unsigned opaque =
+            bound;  // else the comparisons with it would be kept, in a register for each element
         asm volatile("" : "+r"(opaque));
         tile.each([&](unsigned key, int behind) {
             reached += key > opaque || (key == opaque && behind < limit - tile.first);
