@@ -285,6 +285,16 @@ def check_groups(op: str, x: torch.Tensor, group: int) -> None:
         raise ValueError(f"{op}: group is {group}; it takes 0, for a whole row, or a number of columns")
 
 
+def check_topk(op: str, x: torch.Tensor, K: int) -> None:
+    """Check that the rows of ``x[M,N]`` have at least K elements."""
+    _check_alone(op, "x", x, 2, TAKEN)
+    if type(K) is not int:
+        raise TypeError(f"{op}: K is a {type(K).__name__}; it takes an int")
+    if not 0 <= K <= x.shape[1]:
+        shape = f"x has shape {tuple(x.shape)} and K is {K}"
+        raise ValueError(f"{op}: {shape}; it takes 0 to {x.shape[1]} for K")
+
+
 def check_block_product(
     op: str, a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
 ) -> None:

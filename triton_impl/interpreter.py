@@ -16,6 +16,7 @@ every GPU:
 * ``kernel.warmup`` returns nothing: `triton_impl.recorded_device`.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
+* ``tl.xor_sum``, which ``tl.sort`` and ``tl.topk`` consist of, would run element by element.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """
 
@@ -96,6 +97,15 @@ def match_gpu_arithmetic() -> None:
             return found
         kind = tl.block_type(tl.bfloat16, found.shape) if found.shape else tl.bfloat16
         return tl.core.tensor(interpreter.TensorHandle(rounded(found.handle.data), tl.bfloat16), kind)
+
+    element_by_element = interpreter.ReduceOps.generic_reduce
+
+    def xor_sum_at_once(reduction: Any, operands: Any) -> Any:
+        if reduction.combine_fn is not tl.standard._xor_combine:
+            return element_by_element(reduction, operands)
+        (x,) = operands
+        found = np.bitwise_xor.reduce(x.handle.data, axis=reduction.axis, keepdims=reduction.keep_dims)
+        return [reduction.to_tensor(found, x.dtype)]
 
     def get_bf16(builder: Any, value: float) -> Any:
         return interpreter.TensorHandle(rounded([value]), tl.bfloat16)
@@ -235,6 +245,7 @@ def match_gpu_arithmetic() -> None:
     interpreter.InterpreterBuilder.create_fp_to_fp = exact_fp_to_fp
     interpreter.InterpreterBuilder.create_fma = fused_fma
     interpreter.InterpreterBuilder.get_bf16 = get_bf16
+    interpreter.ReduceOps.generic_reduce = xor_sum_at_once
     for name in ("sum", "min_max"):
         setattr(interpreter.ReduceOps, name, reduced_in_fp32(getattr(interpreter.ReduceOps, name)))
     for name in ("binary_op", "unary_op", "create_fma", "create_clampf"):

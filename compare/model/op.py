@@ -231,6 +231,10 @@ class Cases:
     """Sizes of use, round and odd: timed by ``--sweep shapes``, one line each, and recorded."""
 
 
+def fully_specified(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    """`Op.mask_unspecified` of an op that says of every element of its output what it is."""
+
+
 @dataclass(frozen=True)
 class Output:
     """An output behind the first: what `Op` says of its first, for this one."""
@@ -240,15 +244,12 @@ class Output:
     magnitude: Callable[..., torch.Tensor] | None = None
     dtype: str | None = None
     """One of `DTYPES` or `INTEGER_DTYPES`, or `FP8`.  None: the case's."""
+    mask_unspecified: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = fully_specified
 
 
 def no_options(case: Case) -> dict[str, Any]:
     """`Op.options` of an op that takes tensors only."""
     return {}
-
-
-def fully_specified(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-    """`Op.mask_unspecified` of an op that says of every element of its output what it is."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +366,7 @@ def by_output(op: Op, case: Case) -> tuple[Op, ...]:
             magnitude=other.magnitude and given(other.magnitude),
             intermediate=None,
             output_dtype=other.dtype,
-            mask_unspecified=fully_specified,
+            mask_unspecified=other.mask_unspecified,
             invariants=(),
         )
         for shape, other in zip(shapes[1:], op.further, strict=True)

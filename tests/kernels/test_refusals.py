@@ -41,6 +41,7 @@ CASES = {
     "fp8_matmul": "M=2,N=5,K=64,fp8",
     "histogram": "N=5,SKEW=0,uint8",
     "int8_matmul": "M=2,N=5,K=64,int8",
+    "topk": "M=2,N=5,K=3,fp16",
     "w4a16_matmul": "M=2,N=5,K=256,fp16",
 }
 
@@ -90,6 +91,7 @@ SHAPES: dict[str, list[Refusal]] = {
     ],
     "fp8_matmul": SCALED,
     "int8_matmul": [*SCALED, (LONG, "at most 131071 columns")],
+    "topk": [({"x": lambda x: x[:, :2]}, "0 to 2 for K")],
     "w4a16_matmul": [
         ({"packed": lambda x: x.repeat_interleave(8, dim=1)}, "(any, 32) for packed"),
         ({"scales": columns}, "(5, 2) for scales"),
@@ -166,6 +168,7 @@ def test_it_says_what_does_not_go_together(
         ("attention", "causal=2", "causal=2. Choose 0 or 1"),
         ("compact", "N=5,K=6", "no K=6 can be kept"),
         ("histogram", "SKEW=101", "SKEW=101 of 100"),
+        ("topk", "N=5,K=6", "no K=6 largest elements"),
     ],
 )
 def test_a_case_that_is_none_is_refused(op: str, words: str, says: str) -> None:

@@ -1,0 +1,123 @@
+"""topk in CUDA: ``x[M,N] -> values[M,K], indices[M,K]``, with the kernels of ``kernels/topk.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from compare.arguments import check_topk
+from compare.device import multiprocessors
+from cuda_impl.buffers import Tensor, empty
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.layouts import BOOLS, VECS, contiguous_rows, in_vectors, vector
+
+OP = "topk"
+MOST_K = 256
+
+
+def outputs(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+    """Values and indices, of so many columns."""
+    shape = (x.size(0), columns)
+    return empty(shape, x.dtype, x.device), empty(shape, torch.int64, x.device)
+
+
+def check_few(K: int) -> None:
+    """
+    Raises:
+        NotImplementedError: K is more than registers or shared memory hold.
+    """
+    if K > MOST_K:
+        raise NotImplementedError(f"K={K}: at most {MOST_K}; passes takes any")
+
+
+PASSES = Kernel("topk_passes_kernel<{T}, 512>")
+
+
+@variant(OP, "passes", kernels=[PASSES], level="naive", algorithm="K maxima")
+def passes(x: Tensor, *, K: int) -> Plan:
+    """K passes over the row."""
+    check_topk(OP, x, K)
+    x = contiguous_rows(x)
+    values, indices = outputs(x, K)
+    M, N = x.shape
+    args = (x, values, indices, *int32(N), *int64(x.stride(0)), *int32(K))
+    return Plan((values, indices), Launch(PASSES(x.dtype), M, 512, args))
+
+
+BITONIC = Kernel("topk_bitonic_kernel<{T}, {VEC}, {BLOCK_K}, 256>", VEC=VECS, BLOCK_K=(32, 64, 128, MOST_K))
+
+
+@variant(OP, "bitonic", kernels=[BITONIC], level="tiled")
+def bitonic(x: Tensor, *, K: int) -> Plan:
+    """One pass; each warp keeps its best in registers."""
+    check_topk(OP, x, K)
+    check_few(K)
+    x = contiguous_rows(x)
+    values, indices = outputs(x, K)
+    M, N = x.shape
+    VEC = vector(x) if in_vectors(x) else 1
+    BLOCK_K = max(32, 1 << (max(K, 1) - 1).bit_length())
+    args = (x, values, indices, *int32(N), *int64(x.stride(0)), *int32(K))
+    return Plan((values, indices), Launch(BITONIC(x.dtype, VEC=VEC, BLOCK_K=BLOCK_K), M, 256, args))
+
+
+# --------------------------------------------------------------------------- radix, delegates
+
+MOST_COLUMNS = 8192
+"""Of a tile: 256 threads with 32 elements each."""
+
+
+def shape_of(N: int, T: torch.dtype) -> tuple[int, int]:
+    """VECTORS and THREADS of the smallest tile for N columns."""
+    if N <= 1024:
+        return T.itemsize // 2, 128
+    return 2 * T.itemsize, next(threads for threads in (128, 256) if 32 * threads >= N)
+
+
+def shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int]]:
+    yield from (shape_of(N, T) for N in (1024, 4096, MOST_COLUMNS))
+
+
+def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
+    """Parts of a row: as few as registers hold, more if that leaves multiprocessors idle.
+
+    A part has many times as many elements as it hands on.
+    """
+    vectors = ceil_div(N, VEC)
+    least, most = ceil_div(vectors, MOST_COLUMNS // VEC), N // max(2048, 8 * K)
+    return max(least, min(ceil_div(2 * processors, max(M, 1)), most))
+
+
+def by_tiles(run: Kernel, x: Tensor, K: int) -> Plan:
+    """Launches that select in parts of rows, and then among their best, until one part is left."""
+    check_topk(OP, x, K)
+    check_few(K)
+    x = contiguous_rows(x)
+    columns, launches, tiles = x, [], 0
+    while tiles != 1:
+        M, N = x.shape
+        tiles = tiles_of(M, N, vector(x), K, multiprocessors(x.device))
+        values, indices = outputs(x, tiles * K)
+        SHAPE = shape_of(ceil_div(ceil_div(N, vector(x)), tiles) * vector(x), x.dtype)
+        sizes = (*int32(N), *int64(x.stride(0)), *int32(tiles, len(launches), K))
+        kernel = run(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
+        launches.append(Launch(kernel, M * tiles, SHAPE[1], (x, columns, values, indices, *sizes)))
+        x, columns = values, indices
+    return Plan((x, columns), *launches)
+
+
+RADIX = Kernel("topk_radix_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=BOOLS, SHAPE=shapes)
+DELEGATES = Kernel("topk_delegates_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=BOOLS, SHAPE=shapes)
+
+
+@variant(OP, "radix", kernels=[RADIX], level="tiled")
+def radix(x: Tensor, *, K: int) -> Plan:
+    """Histograms of digits find the K-th largest of a tile in registers."""
+    return by_tiles(RADIX, x, K)
+
+
+@variant(OP, "delegates", kernels=[DELEGATES], level="tiled")
+def delegates(x: Tensor, *, K: int) -> Plan:
+    """Histograms of the groups' largest elements find a bound that few others reach."""
+    return by_tiles(DELEGATES, x, K)
