@@ -29,22 +29,21 @@ struct WordOf<__nv_bfloat16> {
 
 // h = x + residual. The sum is rounded once, to T.
 template <typename T>
-__device__ __forceinline__ T sum(T x, T residual) {
+__device__ __forceinline__ T add(T x, T residual) {
     return T(float(x) + float(residual));
 }
 // Of a 32-bit word: one instruction adds two 16-bit elements, and they stay packed.
 template <typename T>
-__device__ __forceinline__ unsigned sum_of_words(unsigned x, unsigned residual) {
+__device__ __forceinline__ unsigned add_words(unsigned x, unsigned residual) {
     using Word = typename WordOf<T>::type;
     const Word h = reinterpret_cast<const Word&>(x) + reinterpret_cast<const Word&>(residual);
     return reinterpret_cast<const unsigned&>(h);
 }
 template <typename T, int VEC>
-__device__ __forceinline__ Packed<T, VEC> sum(const Packed<T, VEC>& x, const Packed<T, VEC>& residual) {
+__device__ __forceinline__ Packed<T, VEC> add(const Packed<T, VEC>& x, const Packed<T, VEC>& residual) {
     const uint4 a = x.words, b = residual.words;
     return {make_uint4(
-        sum_of_words<T>(a.x, b.x), sum_of_words<T>(a.y, b.y), sum_of_words<T>(a.z, b.z),
-        sum_of_words<T>(a.w, b.w))};
+        add_words<T>(a.x, b.x), add_words<T>(a.y, b.y), add_words<T>(a.z, b.z), add_words<T>(a.w, b.w))};
 }
 
 // ---- online --------------------------------------------------------------------------------------------
@@ -66,13 +65,13 @@ __global__ __launch_bounds__(THREADS) void fused_add_rms_norm_online_kernel(
 
     float squares = 0.0f;
     if (parts.edge >= 0) {
-        const T h = sum(x_row[parts.edge], residual_row[parts.edge]);
+        const T h = add(x_row[parts.edge], residual_row[parts.edge]);
         h_row[parts.edge] = h;
         squares = square(float(h));
     }
 #pragma unroll 2
     for (index_t n = first; n < end; n += BLOCK_N) {
-        const Packed<T, VEC> h = sum(load_packed<VEC>(x_row + n), load_packed<VEC>(residual_row + n));
+        const Packed<T, VEC> h = add(load_packed<VEC>(x_row + n), load_packed<VEC>(residual_row + n));
         store_vec(h_row + n, h.unpack());
         squares += vec_squares(h.unpack());
     }
@@ -98,7 +97,7 @@ __device__ __forceinline__ float add_and_store_tile(
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
         const int n = p * THREADS * VEC;
-        h[p] = sum(h[p], residual[p]);
+        h[p] = add(h[p], residual[p]);
         store_vec_if(n < columns, tile_ptr + n, h[p].unpack());
         squares += vec_squares(h[p].unpack());
     }
@@ -138,7 +137,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
     float squares = add_and_store_tile<ROW_THREADS>(h_tile, h, residual, columns);
     T edge = T(0.0f);
     if (at_edge >= 0) {
-        edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
+        edge = add(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
         h_ptr[m * N + at_edge] = edge;
         squares += square(float(edge));
     }
@@ -217,7 +216,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void fused_add_rms_norm_split_kern
         float squares = add_and_store_tile<THREADS>(h_ptr + m * N + first, h, next_residual, columns);
         T edge = T(0.0f);
         if (at_edge >= 0) {
-            edge = sum(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
+            edge = add(x_ptr[m * stride_xm + at_edge], residual_ptr[m * stride_rm + at_edge]);
             h_ptr[m * N + at_edge] = edge;
             squares += square(float(edge));
         }
