@@ -188,8 +188,9 @@ def _change(x: torch.Tensor, number: int, scale: float) -> bool:
     """Change the element with this number, row by row; whether its tensor has another value for it."""
     at = tuple(map(int, np.unravel_index(number, x.shape)))  # torch.unravel_index imports sympy
     if x.is_floating_point():
-        # As large as the planted outliers, and of the other sign, so that it differs.
-        value = scale * (_LEAST_CHANGE + secrets.randbelow(1 << 10) / 256)
+        # As large as the planted outliers, and of the other sign, so that it differs.  With four significant
+        # bits, as the scales of quantized weights have: a dequantized weight stays exact in 16 bits.
+        value = scale * (_LEAST_CHANGE + secrets.randbelow(8) / 2)
         x[at] = -value if float(x[at]) > 0 else value
         return True
     candidates = (x[tuple(map(secrets.randbelow, x.shape))] for _ in range(_TRIES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 
@@ -93,6 +94,9 @@ def test_no_cache_of_a_part_survives_a_changed_element() -> None:
             lambda a, b: torch.equal(b, y),
         ):
             assert any(same(*inputs) for inputs in changed)
+        for a, b in changed:
+            values = [*a[a != x].tolist(), *b[b != y].tolist()]
+            assert all((math.frexp(value)[0] * 16).is_integer() for value in values)  # four significant bits
     (x,) = (torch.ones(1),)
     assert len([*with_one_element_changed(Probe("seed 0", (x,), ()))]) == 2
     assert [*with_one_element_changed(Probe("seed 0", (torch.ones(0),), ()))] == []
