@@ -98,9 +98,7 @@ def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: s
         if isinstance(launch, CudaLaunch):
             assert launch.dynamic_shared_bytes <= most
             assert launch.block[0] <= 1024
-    why = re.compile(
-        rf"fp32: tensor cores|N=\d+[^:]*: \d+ bytes of shared memory a block, .* {most}; "
-    )
+    why = re.compile(rf"fp32: tensor cores|N=\d+[^:]*: \d+ bytes of shared memory a block, .* {most}; ")
     assert all(why.match(reason) for reason in refused), refused
     assert taken >= {N for N in SIZES if N <= 48}
     if most >= limits("sm_90").block_shared_bytes:
