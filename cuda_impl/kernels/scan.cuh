@@ -100,16 +100,19 @@ struct Tile {
             before[v] = lane == 0 ? warp_sum : warp_sum + exclusive;
             warp_sum += __shfl_sync(FULL_WARP, inclusive, WIDTH - 1, WIDTH);
         }
-        if constexpr (THREADS <= WARP) return warp_sum;
-        constexpr int WARPS = THREADS / WARP;
-        __shared__ float warp_sums[WARPS];
-        if (lane == 0) warp_sums[warp] = warp_sum;
-        __syncthreads();
-        const float other = lane < WARPS ? warp_sums[lane] : 0.0f;
-        const float warps_before = warp_reduce<Sum>(lane < warp ? other : 0.0f);
+        if constexpr (THREADS <= WARP) {
+            return warp_sum;
+        } else {
+            constexpr int WARPS = THREADS / WARP;
+            __shared__ float warp_sums[WARPS];
+            if (lane == 0) warp_sums[warp] = warp_sum;
+            __syncthreads();
+            const float other = lane < WARPS ? warp_sums[lane] : 0.0f;
+            const float warps_before = warp_reduce<Sum>(lane < warp ? other : 0.0f);
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v) before[v] += warps_before;
-        return warp_reduce<Sum>(other);
+            for (int v = 0; v < VECTORS; ++v) before[v] += warps_before;
+            return warp_reduce<Sum>(other);
+        }
     }
 
     // Writes the inclusive sums. `before` as from scan; `carry` is the sum of the tiles before.
