@@ -133,7 +133,7 @@ def test_its_inputs_are_what_the_case_says(op: Op) -> None:
         inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
         for name, x, meta in zip(argument_names(op), inputs, meta_inputs(op, c), strict=True):
             taken = {TORCH_DTYPES[c.dtype]}
-            if name == "lse" or name.startswith("scale"):  # a saved sum and a factor are not rounded
+            if name in ("lse", "rstd") or name.startswith("scale"):  # saved sums and factors are not rounded
                 taken.add(torch.float32)
             assert x.dtype in taken or not (x.is_floating_point() or x.dtype is torch.int8), c
             assert x.dtype is meta.dtype, c
