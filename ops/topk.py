@@ -17,7 +17,7 @@ from compare.model.op import Case, Cases, Cost, Op, Output, Tolerance, UsageErro
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[M,N]``; the fill ``nan`` has rows with many NaN of both signs.
+    """``x[M,N]``; the fill ``nan`` has rows with several NaN, of both signs.
 
     Raises:
         UsageError: K is greater than N.
@@ -27,8 +27,9 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
         raise UsageError(f"case {case}: a row of N={N} has no K={K} largest elements. Say K={N} or less")
     x = tensor((M, N), case, generator, device)
     if case.fill == "nan" and case.layout != "expanded" and device.type != "meta":
-        x[2::5, ::3] = math.nan
-        x[2::5, ::6] = -x[2::5, ::6]
+        x[2::5, ::16] = math.nan
+        bits = x.view(torch.int32 if x.dtype is torch.float32 else torch.int16)
+        bits[2::5, ::32] = -1  # a negative NaN
     return (x,)
 
 

@@ -81,13 +81,13 @@ def topk_passes_kernel(x_ptr, values_ptr, indices_ptr, N, stride_xm, K, BLOCK_N:
     """Grid: one program per row.  All words of a row differ: the next is the largest below the last."""
     m = tl.program_id(0).to(tl.int64)
     row = x_ptr + m * stride_xm
-    last = tl.full((), 0xFFFFFFFFFFFFFFFF, tl.uint64)
+    last = tl.zeros((), tl.uint64)
     for k in range(K):
         best = tl.zeros([BLOCK_N], tl.uint64)
         for begin in range(0, N, BLOCK_N):
             n = begin + tl.arange(0, BLOCK_N)
             words = make_words(load_keys(row, n, N), n)
-            best = tl.maximum(best, tl.where(words < last, words, 0))
+            best = tl.maximum(best, tl.where((k == 0) | (words < last), words, 0))
         last = tl.max(best)
         store_words(values_ptr, indices_ptr, m * K, last, k, K, 0, indices_ptr, False)
 

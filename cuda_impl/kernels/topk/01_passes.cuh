@@ -16,12 +16,12 @@ __global__ __launch_bounds__(THREADS) void topk_passes_kernel(
     index_t stride_xm, int K) {
     const index_t m = blockIdx.x;
     const T* row = x_ptr + m * stride_xm;
-    word_t last = ~word_t(0);
+    word_t last = 0;
     for (int k = 0; k < K; ++k) {
         word_t best = 0;
         for (int n = threadIdx.x; n < N; n += THREADS) {
             const word_t word = make_word(key_of(row[n]), n);
-            if (word < last) best = LargerWord()(best, word);
+            if (k == 0 || word < last) best = LargerWord()(best, word);
         }
         last = block_reduce<LargerWord, THREADS>(best);
         if (threadIdx.x == 0) {
