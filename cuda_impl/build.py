@@ -428,6 +428,7 @@ _RUNTIME = tuple(host_flags.HOST / name for name in ("fibers.cpp", "launch.cpp",
 _WATCH = (
     # Calls before each access, to host/watch.cpp.  AddressSanitizer's leave out a write after a read.
     "-fsanitize=thread",
+    "--param=tsan-distinguish-volatile=1",
     "-fsanitize=alignment,bounds,integer-divide-by-zero",
 )
 _NOT_THE_SANITIZERS_OWN = ("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s")

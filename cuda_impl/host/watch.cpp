@@ -5,7 +5,8 @@
 // Limits: a race needs a read, as threads may write equal values; of the threads that read since a write the
 // last two are known; accesses between which a named barrier or an mbarrier was passed count as ordered.  In
 // global memory a race is a read of what another thread wrote before; from a launch's first fence or atomic
-// operation on, which may order its blocks, none is looked for there.
+// operation on, which may order its blocks, none is looked for there.  Two volatile accesses are no race, as
+// two atomic ones: PTX has ld.volatile and st.volatile as relaxed operations.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -102,18 +103,18 @@ void begin(const Moment& now) {
 }
 
 void check_global(
-    const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
+    const Moment& now, std::uintptr_t address, std::size_t bytes, bool write, const void* code, bool atomic) {
     const auto stacks = reinterpret_cast<std::uintptr_t>(now.stacks);
     begin(now);
     if (blocks_communicate || (stacks <= address && address < stacks + now.stack_bytes)) return;
-    const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code};
+    const Access access = {now.block, now.wakes, now.thread, now.block_round, now.warp_round, code, atomic};
     for (std::uintptr_t at = address; at < address + bytes; ++at) {
         if (write) {
             global_writes[at] = access;
             continue;
         }
         const auto before = global_writes.find(at);
-        if (before == global_writes.end()) continue;
+        if (before == global_writes.end() || (atomic && before->second.atomic)) continue;
         const bool elsewhere = before->second.block != now.block;
         if (elsewhere || !ordered(before->second, now)) {
             fail(
@@ -147,7 +148,8 @@ void record(const Moment& now, std::uintptr_t address, std::size_t bytes, bool w
     recorded.push_back({address, std::stoull(place(code)), now.thread, std::uint32_t(bytes), write, shared});
 }
 
-void check(std::uintptr_t address, std::size_t bytes, bool write, const void* code) {
+void check(
+    std::uintptr_t address, std::size_t bytes, bool write, const void* code, bool is_volatile = false) {
     Moment now;
     if (!moment(now)) return;
     if (recording) record(now, address, bytes, write, code);
@@ -162,7 +164,7 @@ void check(std::uintptr_t address, std::size_t bytes, bool write, const void* co
             described(write, bytes) + " at " + place(code) + ", outside of every tensor: address " +
             std::to_string(address));
     }
-    check_global(now, address, bytes, write, code);
+    check_global(now, address, bytes, write, code, is_volatile);
 }
 
 }  // namespace
@@ -211,15 +213,17 @@ extern "C" std::size_t host_recorded(host::Recorded* to, std::size_t count) {
 }
 
 // What the compiler calls before each access.
-#define WATCH(KIND, SIZE, WRITE)                                        \
-    extern "C" void __tsan_##KIND##SIZE(std::uintptr_t address) {       \
-        host::check(address, SIZE, WRITE, __builtin_return_address(0)); \
+#define WATCH(KIND, SIZE, WRITE, VOLATILE)                                        \
+    extern "C" void __tsan_##KIND##SIZE(std::uintptr_t address) {                 \
+        host::check(address, SIZE, WRITE, __builtin_return_address(0), VOLATILE); \
     }
-#define WATCH_SIZE(SIZE)               \
-    WATCH(read, SIZE, false)           \
-    WATCH(write, SIZE, true)           \
-    WATCH(unaligned_read, SIZE, false) \
-    WATCH(unaligned_write, SIZE, true)
+#define WATCH_SIZE(SIZE)                      \
+    WATCH(read, SIZE, false, false)           \
+    WATCH(write, SIZE, true, false)           \
+    WATCH(unaligned_read, SIZE, false, false) \
+    WATCH(unaligned_write, SIZE, true, false) \
+    WATCH(volatile_read, SIZE, false, true)   \
+    WATCH(volatile_write, SIZE, true, true)
 WATCH_SIZE(1)
 WATCH_SIZE(2)
 WATCH_SIZE(4)

@@ -16,8 +16,10 @@ from tests.support.loops import for_each
 THREADS = 64
 
 
-def launched(body: str, x: torch.Tensor, y: torch.Tensor, *, n: int = THREADS, shared: int = 0) -> str:
-    """The problem that a kernel with this body has, in one block; empty if it has none."""
+def launched(
+    body: str, x: torch.Tensor, y: torch.Tensor, *, n: int = THREADS, shared: int = 0, blocks: int = 1
+) -> str:
+    """The problem that a kernel with this body has; empty if it has none."""
     text = f"""
 __device__ float next(const float* s, int i) {{
     return s[i + 1];
@@ -32,7 +34,7 @@ __global__ void k(const float* x, float* y, int n) {{
     with watch.watched([(arena.data_ptr(), arena.data_ptr() + arena.nbytes())], spans):
         try:
             kernel(text, "k", x.device)(
-                (1,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int32(n)), shared_mem=shared
+                (blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int32(n)), shared_mem=shared
             )
         except RuntimeError as error:
             return str(error)
@@ -102,6 +104,17 @@ def test_a_problem_is_found_with_its_line(body: str, problem: str, line: str) ->
 def test_what_is_right_has_no_problem(body: str) -> None:
     arena = torch.zeros(512)
     assert launched(body, arena[64:128], arena[256:320]) == ""
+
+
+def test_blocks_exchange_words_by_volatile_accesses_on_both_sides() -> None:
+    body = """
+    if (blockIdx.x == 1) *static_cast<volatile float*>(y) = 1.0f;
+    while (blockIdx.x == 0 && *static_cast<{} float*>(y) == 0.0f) __nanosleep(32);"""
+    arena = torch.zeros(512)
+    assert launched(body.format("const volatile"), arena[64:128], arena[256:320], blocks=2) == ""
+    arena.zero_()
+    problem = launched(body.format("const"), arena[64:128], arena[256:320], blocks=2)
+    assert "of another block writes" in problem
 
 
 @pytest.mark.thorough
