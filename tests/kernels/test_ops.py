@@ -146,7 +146,7 @@ def test_its_inputs_are_what_the_case_says(op: Op) -> None:
             and inputs[0].dtype is inputs[1].dtype
             and c.fill == "normal"
             and c.dims[0][1] > 1
-            and inputs[0].numel() > 0
+            and inputs[0].size(-1) > 1  # a single column holds planted outliers alone
             and c.layout != "expanded"
         ):
             assert not torch.equal(inputs[0].double(), inputs[1].double()), c
