@@ -285,7 +285,7 @@ def check_groups(op: str, x: torch.Tensor, group: int) -> None:
         raise ValueError(f"{op}: group is {group}; it takes 0, for a whole row, or a number of columns")
 
 
-def check_topk(op: str, x: torch.Tensor, K: int) -> None:
+def check_largest(op: str, x: torch.Tensor, K: int) -> None:
     """Check that the rows of ``x[M,N]`` have at least K elements."""
     _check_alone(op, "x", x, 2, TAKEN)
     if type(K) is not int:

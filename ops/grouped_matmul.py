@@ -142,7 +142,7 @@ CASES = Cases(
 OP = Op(
     name="grouped_matmul",
     summary="c[m] = a[m] @ b[group of m] for rows in groups: tokens of a mixture of experts, sorted",
-    signature="a[M,K], b[G,K,N], offsets[G] -> c[M,N]",
+    signature="a[M,K], b[G,K,N], offsets[G] of groups 1 to SKEW -> c[M,N]",
     dims=("M", "N", "K", "G", "SKEW"),
     dtypes=DTYPES,
     layouts=_LAYOUTS,

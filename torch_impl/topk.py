@@ -8,7 +8,7 @@ x[M,N] -> values[M,K], indices[M,K]
 
 import torch
 
-from compare.arguments import check_topk
+from compare.arguments import check_largest
 from compare.registry import implementation
 
 OP = "topk"
@@ -17,13 +17,13 @@ Largest = tuple[torch.Tensor, torch.Tensor]
 
 @implementation(OP, "torch.naive", level="naive")
 def naive(x: torch.Tensor, *, K: int) -> Largest:
-    check_topk(OP, x, K)
+    check_largest(OP, x, K)
     values, indices = torch.sort(x, dim=1, descending=True, stable=True)
     return values[:, :K].contiguous(), indices[:, :K].contiguous()
 
 
 @implementation(OP, "torch.eager", level="vendor")
 def eager(x: torch.Tensor, *, K: int) -> Largest:
-    check_topk(OP, x, K)
+    check_largest(OP, x, K)
     values, indices = torch.topk(x, K, dim=1, sorted=True)
     return values.contiguous(), indices.contiguous()

@@ -8,8 +8,8 @@ Variants, slow to fast; ``cuda_impl/kernels/topk.cuh`` has the same under the sa
 * ``delegates``: as radix, but of the largest element of each group: a bound that few other elements reach
 
 Elements become keys, unsigned integers in the same order, and words: a key and below it the inverted column.
-``tl.topk`` orders words, and so equal elements too.  Triton cannot append to shared memory: what CUDA
-collects there goes through global memory, which the L2 holds.
+``tl.topk`` orders words, and so equal elements too.  Triton has no threads that append to shared
+memory (to 3.9): what CUDA collects there goes through global memory, which the L2 holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from compare.arguments import check_topk
+from compare.arguments import check_largest
 from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
@@ -242,7 +242,7 @@ MOST_K = 256
 
 def checked(x: torch.Tensor, K: int) -> torch.Tensor:
     """x, copied where rows are not contiguous."""
-    check_topk(OP, x, K)
+    check_largest(OP, x, K)
     check_counts(N=x.size(1))
     if x.size(1) >= 1 << 31:
         raise NotImplementedError(f"N={x.size(1)}: columns are numbered in 32 bits")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from compare.arguments import check_topk
+from compare.arguments import check_largest
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
@@ -37,7 +37,7 @@ PASSES = Kernel("topk_passes_kernel<{T}, 512>")
 @variant(OP, "passes", kernels=[PASSES], level="naive", algorithm="K maxima")
 def passes(x: Tensor, *, K: int) -> Plan:
     """K passes over the row."""
-    check_topk(OP, x, K)
+    check_largest(OP, x, K)
     x = contiguous_rows(x)
     values, indices = outputs(x, K)
     M, N = x.shape
@@ -51,7 +51,7 @@ BITONIC = Kernel("topk_bitonic_kernel<{T}, {VEC}, {BLOCK_K}, 256>", VEC=VECS, BL
 @variant(OP, "bitonic", kernels=[BITONIC], level="tiled")
 def bitonic(x: Tensor, *, K: int) -> Plan:
     """One pass; each warp keeps its best in registers."""
-    check_topk(OP, x, K)
+    check_largest(OP, x, K)
     check_few(K)
     x = contiguous_rows(x)
     values, indices = outputs(x, K)
@@ -91,7 +91,7 @@ def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
 
 def by_tiles(run: Kernel, x: Tensor, K: int) -> Plan:
     """Launches that select in parts of rows, and then among their best, until one part is left."""
-    check_topk(OP, x, K)
+    check_largest(OP, x, K)
     check_few(K)
     x = contiguous_rows(x)
     columns, launches, tiles = x, [], 0

@@ -109,6 +109,7 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
     stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: Printed
 ) -> None:
     (tmp_path / "file").touch()
+    monkeypatch.setattr("compare.worker.server.likely_cpu", lambda device: False)
     monkeypatch.setattr("compare.worker.start.prepare", lambda *_: SimpleNamespace(type="cuda"))
     monkeypatch.setattr("compare.device.uuid", lambda device: None)
     out, err = printed("all", "--record", "--results", str(tmp_path / "file"), status=USAGE)

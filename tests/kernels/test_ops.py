@@ -78,7 +78,7 @@ def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
     fills = {"normal"} if set(op.dtypes) <= set(INTEGER_DTYPES) else set(FILLS) - {case_sets.EVERYWHERE}
     if op.dtypes == (FP8,):
         fills &= set(NO_INFINITY)
-    assert {c.fill for c in edge} == fills
+    assert {c.fill for c in edge} - {case_sets.EVERYWHERE} == fills
     two_dimensional = (
         {"padded", "transposed"} if max(x.dim() for x in meta_inputs(op, edge[0])) > 1 else set()
     )
