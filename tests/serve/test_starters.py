@@ -30,7 +30,7 @@ def test_every_starter_registers_its_row(op: str, tmp_path: Path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("op", ["histogram", "softmax", "transpose"])
 def test_every_starter_is_right(op: str, tmp_path: Path):
-    """All in one run, each with a label of its own; those that need a GPU are not run.  Other ops take long."""
+    """All in one run, each with its own label; those that need a GPU are not run.  Other ops take long."""
     words: list[object] = []
     for way, every in starters.starters(op).items():
         for each in (each for each in every if each.label != "torch.compile"):  # takes long to start
