@@ -138,6 +138,7 @@ clean:
 
 .venv/installed: requirements.txt requirements-dev.txt constraints.txt tools/make_venv.sh
 	@tools/make_venv.sh .venv $(PYTHON)
+	@$(RUN) -m compare map > /dev/null  # the hashes of all sources are cached now, not at the first command
 	@touch $@
 
 # Triton 3.6's interpreter makes Python numbers of arrays in a way that numpy 2.4 refuses.
