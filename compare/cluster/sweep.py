@@ -129,7 +129,8 @@ class Sweep:
         """Give new workers their resource, or refuse them; forget those that are gone."""
         for future, task in list(self._running.items()):
             # Of those that were gone a look ago: what had begun there has been reported since.
-            if future.status == "pending" and self._workers.isdisjoint(task.allowed):
+            # Lost: its worker ended with the result, before it was here.
+            if future.status in ("pending", "lost") and self._workers.isdisjoint(task.allowed):
                 del self._running[future]
                 self._waiting[task.device].appendleft(task)
         if self.client.status != "running":
