@@ -138,7 +138,8 @@ clean:
 
 .venv/installed: requirements.txt requirements-dev.txt constraints.txt tools/make_venv.sh
 	@tools/make_venv.sh .venv $(PYTHON)
-	@$(RUN) -m compare map > /dev/null  # the hashes of all sources are cached now, not at the first command
+	@$(RUN) -m compare map > /dev/null  # what these read is cached now, not at the first command
+	@$(RUN) -m compare list > /dev/null
 	@touch $@
 
 # Triton 3.6's interpreter makes Python numbers of arrays in a way that numpy 2.4 refuses.
