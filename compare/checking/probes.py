@@ -163,6 +163,10 @@ def with_one_element_changed(probe: Probe, outputs: Collection[torch.Tensor] = (
     if not changeable:
         return
     keep = sum(16 * output.numel() for output in outputs) <= most_kept(probe.inputs[0].device)
+    most = [
+        _MOST_GROWTH * max(old.largest(output), _LEAST_CHANGE)
+        for old, output in zip(probe.references, outputs, strict=False)
+    ]
     order = random.SystemRandom().sample(changeable, len(changeable))
     for which, part in ((order[0], "first half"), (order[-1], "second half")):
         half = sizes[which] // 2
@@ -174,14 +178,10 @@ def with_one_element_changed(probe: Probe, outputs: Collection[torch.Tensor] = (
             references = tuple(
                 Reference(old.op, inputs, keep, old.by_row, old.limit) for old in probe.references
             )
-            if not any(map(_grows, probe.references, references, outputs)):
+            each = zip(references, outputs, most, strict=False)
+            if all(new.largest(output) <= limit for new, output, limit in each):
                 yield Probe(f"{probe.name}, one element changed", inputs, references)
                 break
-
-
-def _grows(old: Reference, new: Reference, output: torch.Tensor) -> bool:
-    """Whether the output is much larger with other inputs."""
-    return new.largest(output) > _MOST_GROWTH * max(old.largest(output), _LEAST_CHANGE)
 
 
 def _change(x: torch.Tensor, number: int, scale: float) -> bool:

@@ -94,6 +94,8 @@ class Check:
     fix: str = to_install()
     optional: bool = False
     """A comparison works without it."""
+    for_checkout: bool = False
+    """An installed copy has no use for it."""
 
 
 class Missing(Exception):
@@ -106,7 +108,7 @@ class Missing(Exception):
 
 def diagnose() -> list[Capability]:
     """Check everything that a comparison uses.  Never raises; takes little longer than importing torch."""
-    return [_look(check) for check in _CHECKS if IS_CHECKOUT or check.name != "clang-format"]
+    return [_look(check) for check in _CHECKS if IS_CHECKOUT or not check.for_checkout]
 
 
 def report() -> int:
@@ -341,7 +343,12 @@ _CHECKS = (
     Check("cuobjdump", "spills and machine code size", _tools),
     Check("other packages", "figures, screens and locks", _others),
     Check(
-        "clang-format", "'make test' and 'make format'", _package("clang-format"), f"{PIP} clang-format", True
+        "clang-format",
+        "'make test' and 'make format'",
+        _package("clang-format"),
+        f"{PIP} clang-format",
+        optional=True,
+        for_checkout=True,
     ),
     Check(
         "matplotlib", "'map --plot', effort against speed", _package("matplotlib"), to_install("plot"), True

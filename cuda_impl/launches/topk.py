@@ -16,6 +16,12 @@ OP = "topk"
 MOST_K = 256
 
 
+def checked(x: Tensor, K: int) -> Tensor:
+    """x, copied where rows are not contiguous."""
+    check_largest(OP, x, K)
+    return contiguous_rows(x)
+
+
 def outputs(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """Values and indices, of so many columns."""
     shape = (x.size(0), columns)
@@ -37,8 +43,7 @@ PASSES = Kernel("topk_passes_kernel<{T}, 512>")
 @variant(OP, "passes", kernels=[PASSES], level="naive", algorithm="K maxima")
 def passes(x: Tensor, *, K: int) -> Plan:
     """K passes over the row."""
-    check_largest(OP, x, K)
-    x = contiguous_rows(x)
+    x = checked(x, K)
     values, indices = outputs(x, K)
     M, N = x.shape
     args = (x, values, indices, *int32(N), *int64(x.stride(0)), *int32(K))
@@ -51,9 +56,8 @@ BITONIC = Kernel("topk_bitonic_kernel<{T}, {VEC}, {BLOCK_K}, 256>", VEC=VECS, BL
 @variant(OP, "bitonic", kernels=[BITONIC], level="tiled")
 def bitonic(x: Tensor, *, K: int) -> Plan:
     """One pass; each warp keeps its best in registers."""
-    check_largest(OP, x, K)
+    x = checked(x, K)
     check_few(K)
-    x = contiguous_rows(x)
     values, indices = outputs(x, K)
     M, N = x.shape
     VEC = vector(x) if in_vectors(x) else 1
@@ -91,9 +95,8 @@ def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
 
 def by_tiles(run: Kernel, x: Tensor, K: int) -> Plan:
     """Launches that select in parts of rows, and then among their best, until one part is left."""
-    check_largest(OP, x, K)
+    x = checked(x, K)
     check_few(K)
-    x = contiguous_rows(x)
     columns, launches, tiles = x, [], 0
     while tiles != 1:
         M, N = x.shape

@@ -285,16 +285,16 @@ def opened(kernel: Kernel) -> Stages:
         result_cache.versions(*PACKAGES),
         result_cache.code(*_RESTS_ON, *own),
     )
-    found = result_cache.read("stages", key)
-    if found is None:
+    kept = result_cache.read("stages", key)
+    if kept is None:
         try:
-            found = output_of("tools.docs.stages", *parts, without="TRITON_|MLIR_|LLVM_|NVPTX_")
+            kept = output_of("tools.docs.stages", *parts, without="TRITON_|MLIR_|LLVM_|NVPTX_")
         except subprocess.CalledProcessError as error:
             reason = error.stderr.strip()[-1000:]
             raise LookupError(f"{kernel.label} was not compiled: {reason}") from error
-        result_cache.write("stages", key, found)
-    rows = {name: [(text, line) for text, line in each] for name, each in found.pop("rows").items()}
-    return Stages(rows=rows, **found)
+        result_cache.write("stages", key, kept)
+    rows = {name: [(text, line) for text, line in each] for name, each in kept.pop("rows").items()}
+    return Stages(rows=rows, **kept)
 
 
 def main(op: str, label: str, arch: str, case: str) -> None:
