@@ -166,9 +166,8 @@ def scan_lookback_kernel(
     tile_words = words_ptr + 1 + m * row_words
     tile_sum = tl.sum(x, axis=0)
     publish(tile_words + c, tile_sum)
-    y = tl.cumsum(x, axis=0)  # meanwhile, earlier tiles publish their sums
     before = look_back(tile_words, tiles, c, tile_sum, LANES)
-    store_tile(y_ptr + tl.multiple_of(m * N, VEC), n, N, whole, before + y)
+    store_tile(y_ptr + tl.multiple_of(m * N, VEC), n, N, whole, before + tl.cumsum(x, axis=0))
 
 
 # ---- launches ---------------------------------------------------------------------------------------------
