@@ -292,7 +292,7 @@ def bitonic(x: torch.Tensor, *, K: int) -> Largest:
 
 
 MOST_COLUMNS = 4096
-"""Of a tile: 4 warps with 32 elements per thread. CUDA's are twice as long: here a thread takes more registers."""
+"""Of a tile: 4 warps with 32 elements per thread, half of CUDA's, as a thread takes more registers."""
 
 
 def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:

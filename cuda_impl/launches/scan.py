@@ -90,7 +90,9 @@ def twopass(x: Tensor, *, VECTORS: int = 8, THREADS: int = 128) -> Plan:
     )
 
 
-LOOKBACK = Kernel("scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(VECTORS, 256, 2) for VECTORS in (2, 4, 8, 16)])
+LOOKBACK = Kernel(
+    "scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(VECTORS, 256, 2) for VECTORS in (2, 4, 8, 16)]
+)
 
 
 @variant(
