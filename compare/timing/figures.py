@@ -152,8 +152,8 @@ def near(ratio: float) -> bool:
 def launch_bound(row: Row) -> bool:
     """Whether the host limits calls back to back: they take longer than their GPU work, by more than noise.
 
-    Where the host launches in less time than the GPU works, the cause is another: a large product draws so much
-    power that the clocks fall. A user's row has no warm time: there the cold one counts, which is longer.
+    Where the host launches in less time than the GPU works, the cause is another: a large product draws so
+    much power that the clocks fall. A user's row has no warm time: its cold one, which is longer, counts.
     """
     timing = row.timing
     gpu_us = (timing.warm_us or timing.cold_us) if timing else None
