@@ -34,4 +34,5 @@ except KeyboardInterrupt:  # before there is anything that could answer it
     status = 3
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)  # another one would end what Python does at exit by a traceback
+exec("")  # Python ends by SIGINT, not with the status, if the last exec of a string was interrupted
 sys.exit(status)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal
 
 from compare import registry
@@ -151,8 +152,7 @@ def machines(
     # Without a row in both, the machines are those of the newest runs.
     newest_pair = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
     differences = (line for pair in both or newest_pair for line in _differences(*pair))
-    ceilings = (line for pair in both for line in _ceilings(*pair))
-    return tuple(dict.fromkeys((*differences, *ceilings)))
+    return tuple(dict.fromkeys((*differences, *_ceilings(both))))
 
 
 def _differences(old: Recorded, new: Recorded) -> Iterator[str]:
@@ -167,10 +167,18 @@ def _differences(old: Recorded, new: Recorded) -> Iterator[str]:
     yield from _line("seed", str(old.run.seed), str(new.run.seed))
 
 
-def _ceilings(old: Recorded, new: Recorded) -> Iterator[str]:
-    if old.comparison.ceilings and new.comparison.ceilings:
-        on = f"copy bandwidth in GB/s, {old.run.op} {old.comparison.case}"
-        yield from _figure(on, old.comparison.ceilings.copy_gbs, new.comparison.ceilings.copy_gbs)
+def _ceilings(both: Sequence[tuple[Recorded, Recorded]]) -> Iterator[str]:
+    """How copy bandwidth differs, one line for each op: the median over the cases where it does."""
+    differing: dict[str, dict[str, tuple[float, float]]] = {}
+    for old, new in both:
+        before, after = old.comparison.ceilings, new.comparison.ceilings
+        if before and after and _differs(before.copy_gbs, after.copy_gbs):
+            cases = differing.setdefault(old.run.op, {})
+            cases[str(old.comparison.case)] = before.copy_gbs, after.copy_gbs
+    for op, cases in differing.items():
+        on = f" {next(iter(cases))}" if len(cases) == 1 else f", median of {len(cases)} cases"
+        before_gbs, after_gbs = (median(each) for each in zip(*cases.values(), strict=True))
+        yield _change_of(f"copy bandwidth in GB/s, {op}{on}", before_gbs, after_gbs)
 
 
 def _line(name: str, old: str | None, new: str | None) -> Iterator[str]:
@@ -179,8 +187,16 @@ def _line(name: str, old: str | None, new: str | None) -> Iterator[str]:
 
 
 def _figure(name: str, old: float | None, new: float | None) -> Iterator[str]:
-    if old and new and abs(new / old - 1) > NOTICEABLE:
-        yield f"{name}: {old:.4g} -> {new:.4g} ({new / old - 1:+.1%})"
+    if old and new and _differs(old, new):
+        yield _change_of(name, old, new)
+
+
+def _differs(old: float, new: float) -> bool:
+    return abs(new / old - 1) > NOTICEABLE
+
+
+def _change_of(name: str, old: float, new: float) -> str:
+    return f"{name}: {old:.4g} -> {new:.4g} ({new / old - 1:+.1%})"
 
 
 def _clock(environment: Environment, name: str) -> float | None:

@@ -34,22 +34,30 @@ def trend(files: Sequence[tuple[Path, Sequence[Comparison]]], only: Sequence[str
         replace(each, history_us=tuple(median(i, (each.op, each.case, each.label)) for i in range(len(rows))))
         for each in overall.changes
     )
-    steps = pairwise(files)
+    names = _names([path for path, _ in files])
     differences = (
-        f"{path.name}: {line}" for (_, old), (path, new) in steps for line in machines(old, new, only)
+        f"{name}: {line}"
+        for name, ((_, old), (_, new)) in zip(names[1:], pairwise(files), strict=True)
+        for line in machines(old, new, only)
     )
     return replace(
         overall,
         changes=tuple(changes),
         environment=tuple(dict.fromkeys(differences)),
-        files=tuple(_dated(path, runs) for path, runs in files),
+        files=tuple(f"{name} ({_day(runs)})" for name, (_, runs) in zip(names, files, strict=True)),
         in_order=_in_order([runs for _, runs in files]),
     )
 
 
-def _dated(path: Path, runs: Sequence[Comparison]) -> str:
-    """``a.json (2026-11-21)``: the day of its newest run."""
-    return f"{path.name} ({_created(runs)[:10] or 'empty'})"
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Those of files: with their folders where two files have the same name."""
+    same = len({path.name for path in paths}) < len(paths)
+    return [str(path) if same else path.name for path in paths]
+
+
+def _day(runs: Sequence[Comparison]) -> str:
+    """Of its newest run."""
+    return _created(runs)[:10] or "empty"
 
 
 def _in_order(every: Sequence[Sequence[Comparison]]) -> bool:

@@ -34,6 +34,12 @@ class Cache:
             return cache_folders.folder(self.variable)
         return Path(os.environ.get(self.variable) or self.usual).expanduser()
 
+    @property
+    def shown_folder(self) -> str:
+        """Its folder, from the user's own on where it lies there."""
+        home = re.escape(os.path.expanduser("~"))  # noqa: PTH111 - never raises
+        return re.sub(rf"^{home}(?=/)", "~", str(self.folder))
+
     def size(self) -> tuple[int, int]:
         """The files in it, and their bytes."""
         paths = [Path(parent, name) for parent, _, names in os.walk(self.folder) for name in names]

@@ -90,7 +90,7 @@ def on_disk(opened: Sequence[Opened], width: int, *, whole: bool = True) -> str:
     rows = []
     for name, cache in caches().items():
         count, total = cache.size()
-        rows.append((name, str(cache.folder), cache.variable, str(count), _bytes(total)))
+        rows.append((name, cache.shown_folder, cache.variable, str(count), _bytes(total)))
     headers = ("whose", "folder", "set by", "files", "size")
     table = Table("What compilers keep on disk", headers, tuple(rows), ("folder", "set by"))
     if not whole:

@@ -218,7 +218,7 @@ def class_page(
         Table("Distribution", ("share of the points", "students", ""), spread, ("",)),
         Table("By part", ("part", *(WORDS[result] for result in met)), tuple(rows)),
     )
-    parts = [f"# {lab_title(labs) or 'No lab'}", f"{len(all_marks)} submissions.", *map(plain, notes)]
+    parts = [f"# {lab_title(labs) or 'No lab'}", f"Submissions: {len(all_marks)}.", *map(plain, notes)]
     parts += [markdown.table(escaped(tables[0])), *map(markdown.table, tables[1:])]
     boards = (board for lab in labs if lab.leaderboard for board in _boards(lab, all_marks))
     parts += [markdown.table(escaped(board)) for board in boards]
@@ -285,6 +285,7 @@ def html(text: str, title: str, pictures: Sequence[Picture] = ()) -> str:
         body = body.replace(caption, f"<figure>{each.svg}<figcaption>{caption}</figcaption></figure>", 1)
     style = palette.css() + _STYLE.read_text()
     style += "\nh2 { margin: 2rem 0 .5rem; }\ntd { white-space: normal; }"
+    style += "\ntd:first-child { padding-left: 0; }\ntd[style*=right] { white-space: nowrap; }"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{style}

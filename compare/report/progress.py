@@ -29,15 +29,14 @@ def of_run(
     """
     if steps is None and sys.stderr.isatty():
         return _bar(name)
-    passed_s = 0.0 if begun_s is None else time.monotonic() - begun_s
-    return nullcontext(steps or lines(name, silent_s=FIRST_S - passed_s))
+    return nullcontext(steps or lines(name, begun_s=begun_s))
 
 
-def lines(name: str, clock_s: Callable[[], float] = time.monotonic, silent_s: float = FIRST_S) -> Progress:
-    """Prints a line after ``silent_s`` seconds and then for one step in `EVERY_S`:
+def lines(name: str, clock_s: Callable[[], float] = time.monotonic, begun_s: float | None = None) -> Progress:
+    """Prints a line `FIRST_S` after the begin (None: now) and then for one step in `EVERY_S`:
     ``softmax: 40% after 12 s, checking ...``."""
-    begin_s = clock_s()
-    next_s = begin_s + silent_s
+    begin_s = clock_s() if begun_s is None else begun_s
+    next_s = begin_s + FIRST_S
 
     def step(what: str, done: float) -> None:
         nonlocal next_s

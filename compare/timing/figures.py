@@ -152,11 +152,15 @@ def near(ratio: float) -> bool:
 def launch_bound(row: Row) -> bool:
     """Whether the host limits calls back to back: they take longer than their GPU work, by more than noise.
 
-    A user's row has no warm time: there the cold one counts, which is longer.
+    Where the host launches in less time than the GPU works, the cause is another: a large product draws so
+    much power that the clocks fall. A user's row has no warm time: its cold one, which is longer, counts.
     """
     timing = row.timing
     gpu_us = (timing.warm_us or timing.cold_us) if timing else None
     if timing is None or timing.back_to_back_us is None or gpu_us is None:
+        return False
+    launch_us = timing.hot_launch_us
+    if launch_us is not None and launch_us.high < gpu_us.low:
         return False
     return timing.back_to_back_us.low > gpu_us.high * (1 + detectable(row))
 

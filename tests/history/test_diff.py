@@ -150,6 +150,10 @@ def test_ceilings_and_seeds_that_differ_are_said() -> None:
     lines = diff.diff([times()], [new]).environment
     assert "seed: 0 -> 3" in lines
     assert any(line.startswith("copy bandwidth in GB/s, softmax") and "-16.4%" in line for line in lines)
+    other = replace(new.cases[0], case="M=4,N=8,fp16")
+    old = replace(times(), cases=(times().cases[0], replace(other, ceilings=times().cases[0].ceilings)))
+    (line,) = diff.diff([old], [replace(times(), cases=(new.cases[0], other))]).environment
+    assert line.startswith("copy bandwidth in GB/s, softmax, median of 2 cases: ")
     # An idle card's clock is lower before a run than after it, which is no difference.
     idle = replace(made_up.H100, clocks={"sm_mhz_before": 345.0, "sm_mhz_after": 1980.0})
     found = diff.diff([times()], [replace(times(), environment=idle)])

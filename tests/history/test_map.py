@@ -239,7 +239,7 @@ def test_cases_that_launching_binds_do_not_count_where_there_are_others() -> Non
 
 
 def slow_to_launch(row: Row) -> Timing | None:
-    return row.timing and replace(row.timing, back_to_back_us=estimate([1e4]))
+    return row.timing and replace(row.timing, back_to_back_us=estimate([1e4]), hot_launch_us=estimate([1e4]))
 
 
 def test_a_way_that_stands_on_few_cases_is_not_the_fastest() -> None:

@@ -85,6 +85,17 @@ def test_the_file_from_which_the_machine_differs_is_named(
     assert "2.json: driver: 590.1 -> 580.95.05" in out
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for day in (1, 2, 3):
+        Path(str(day)).mkdir()
+        Path(f"{day}/a.json").write_text(archive.dumps([run_of(day, 1.0)]))
+    assert cli.main(["diff", "1/a.json", "2/a.json", "3/a.json"]) == 0
+    assert "3 files: 1/a.json (2026-11-01), 2/a.json (2026-11-02)," in capsys.readouterr().out
+
+
 def test_files_hold_every_median(tmp_path: Path) -> None:
     runs = [run_of(1, 1.0), run_of(2, 1.4, **WRONG), run_of(3, 1.2)]
     table, document = tmp_path / "out.csv", tmp_path / "out.js"

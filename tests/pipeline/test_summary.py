@@ -67,11 +67,16 @@ def test_it_is_at_most_25_lines_however_much_there_is(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_caches_begin_with_how_much_each_keeps(width: int) -> None:
+def test_caches_begin_with_how_much_each_keeps(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", f"/home/{'a' * 60}")
+    monkeypatch.setenv("COMPARE_CACHE_DIR", f"/home/{'a' * 60}/kept")
+    monkeypatch.setenv("CUDA_CACHE_PATH", f"/home/{'a' * 10}")
     entry = CacheEntry("cupy", "kernel", "a" * 40, "/cache/a", {"a.cubin": 2000})
     every = [replace(opened(f"cupy.variant{i}"), cached=(entry,)) for i in range(40)]
     text = screen.on_disk(every, width, whole=False)
     assert len(text.splitlines()) <= MOST_LINES
+    assert max(map(len, text.splitlines())) <= width
+    assert {"~/kept", "/home/aaaaaaaaaa"} <= set(text.split())
     assert "cupy.variant0: cupy 1 files, 2 KB" in text
     assert re.search(r"and \d+ more\nNEXT  --caches --all", text)
     assert "a" * 40 in screen.on_disk(every, width)

@@ -275,7 +275,9 @@ def test_values_tried_stand_in_order_in_a_figure_of_their_own() -> None:
                 rows.append(replace(row, label=label, configuration=choice))
         else:
             rows.append(row)
-    tuned = [row for row in figures_of(made_up.case(made=tuple(rows)))["rows"] if "tuned" in row]
+    entry = made_up.case(made=tuple(rows))
+    assert ">triton.<wbr>onepass:<wbr>BLOCK=<wbr>64</a>" in page.dumps([made_up.comparison(entry)])
+    tuned = [row for row in figures_of(entry)["rows"] if "tuned" in row]
     assert {row["tuned"] for row in tuned} == {"triton.onepass"}
     assert [row["values"] for row in sorted(tuned, key=lambda row: row["place"])] == [
         "BLOCK=64", "BLOCK=128", "BLOCK=512"

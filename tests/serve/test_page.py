@@ -230,6 +230,7 @@ def test_predictions_come_first(page: RunPage):
 
 def test_a_sweep_has_sliders(page: RunPage):
     page.tab.select_option("#op", "vector_add")
+    assert page.text("#verdict") == ""  # that of softmax is not shown beside another op
     page.until_source("tunable")
     page.change("(128, 256, 512, 1024, 2048, 4096)", "(512, 1024)")
     page.change("(1, 2, 4, 8, 16)", "(4, 8)")

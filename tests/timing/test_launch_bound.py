@@ -29,6 +29,8 @@ def row(**times_us: float) -> Row:
         ({"cold": 30.0, "warm": 10.0, "back_to_back": 20.0}, True),  # what a cache holds costs nothing here
         ({"cold": 30.0, "back_to_back": 20.0}, False),  # a user's row: only its cold time is known
         ({"cold": 12.0, "back_to_back": 20.0}, True),
+        ({"cold": 12.0, "warm": 10.0, "back_to_back": 20.0, "hot_launch": 19.0}, True),
+        ({"cold": 12.0, "warm": 10.0, "back_to_back": 20.0, "hot_launch": 2.0}, False),  # clocks fell
         ({"cold": 12.0, "warm": 10.0, "hot_launch": 20.0}, False),  # two figures decide nothing
         ({"back_to_back": 20.0}, False),
     ],

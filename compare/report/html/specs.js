@@ -80,7 +80,8 @@ const SPECS = (() => {
 
   // All cold samples of every row, with median and 95% interval.
   function strip() {
-    const x = log("us", "µs, cold", {}, { padding: 14, range: [0, { expr: "max(40, width - 56)" }] });
+    const range = [0, { expr: "max(40, width - 56)" }];
+    const x = log("us", "µs, cold", { format: ",.4~r" }, { padding: 14, range });
     const y = {
       field: "label",
       type: "nominal",
@@ -90,7 +91,7 @@ const SPECS = (() => {
         domain: false,
         ticks: false,
         labelColor: "var(--ink)",
-        labelLimit: 130,
+        labelLimit: 220,
       },
     };
     const interval = "format(datum.low, ',.4~r') + ' to ' + format(datum.high, ',.4~r')";

@@ -289,6 +289,14 @@ function clear() {
   $("shown-case").textContent = "";
 }
 
+// Another op or lab was chosen: what the page shows is the answer to the one before.
+function leave() {
+  stream?.close();
+  busy(false);
+  state.run = "";
+  clear();
+}
+
 function refuse(reason) {
   const short = reason.replace(/^--load \S*\/(mine\.\w+)/, "$1");
   showVerdicts({ verdicts: [{ label: "", status: "failed", word: "NOT RUN", text: short, lines: [...short.matchAll(/(?:mine\.\w+:| line )(\d+)/g)].map((each) => Number(each[1])) }] });
@@ -471,8 +479,8 @@ function notebook() {
 function listen() {
   const changed = (name, then) => $(name).addEventListener("change", (event) => guarded(() => then(event.target)));
   const clicked = (name, then) => $(name).addEventListener("click", () => guarded(then));
-  changed("op", (select) => { state.op = select.value; state.case = ""; return show(); });
-  changed("lab", (select) => openLab(select.value));
+  changed("op", (select) => { state.op = select.value; state.case = ""; leave(); return show(); });
+  changed("lab", (select) => { leave(); return openLab(select.value); });
   changed("case", (select) => { state.case = select.value; keep(); });
   changed("arch", (select) => { state.arch = select.value; keep(); });
   changed("label", (select) => { state.labels[state.way] = select.value; return show(); });
