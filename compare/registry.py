@@ -1,8 +1,8 @@
 """Discovery: which ops and implementations there are.
 
 An op is a module ``ops/<op>.py`` with an ``OP``; its implementations register themselves when
-``torch_impl/<op>.py``, ``triton_impl/<op>.py`` and ``cuda_impl/launches/<op>.py`` are imported, which
-happens when somebody asks for them and not before.  A user's file (``--load``) may add either.
+``torch_impl/<op>.py``, ``triton_impl/<op>.py``, ``triton_impl/gluon_cluster/<op>.py`` and
+``cuda_impl/launches/<op>.py`` are imported, which happens when somebody asks for them and not before.  A user's file (``--load``) may add either.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from compare.places import ROOT as ROOT
 if TYPE_CHECKING:
     import torch
 
-IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "cuda_impl.launches"]
+IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "triton_impl.gluon_cluster", "cuda_impl.launches"]
 """None of them in a worker of a lab's hand-in."""
 
 CUDA_FILES = "compare.worker.cuda_file"
