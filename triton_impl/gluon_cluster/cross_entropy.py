@@ -35,7 +35,9 @@ def cross_entropy_gluon_cluster_kernel(
     gl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
 
 
-@implementation("cross_entropy", "triton.gluon_cluster", level="hopper", requires="sm_90", without_gpu=False)
+@implementation(
+    "cross_entropy", "triton.gluon_cluster", level="hopper", requires="sm_90", triton="3.8", without_gpu=False
+)
 def gluon_cluster(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The blocks of a cluster share a row in their registers: up to 262144 columns."""
     logits = checked(logits, targets)

@@ -71,7 +71,9 @@ def layer_norm_gluon_cluster_kernel(
     gl.store(y_ptr + m * N + e, (edge - mean) * scale * weight + bias, mask=at_edge)
 
 
-@implementation("layer_norm", "triton.gluon_cluster", level="hopper", requires="sm_90", without_gpu=False)
+@implementation(
+    "layer_norm", "triton.gluon_cluster", level="hopper", requires="sm_90", triton="3.8", without_gpu=False
+)
 def gluon_cluster(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS
 ) -> torch.Tensor:

@@ -39,7 +39,9 @@ def rms_norm_gluon_cluster_kernel(
     gl.store(y_ptr + m * N + e, edge * scale * weight, mask=at_edge)
 
 
-@implementation("rms_norm", "triton.gluon_cluster", level="hopper", requires="sm_90", without_gpu=False)
+@implementation(
+    "rms_norm", "triton.gluon_cluster", level="hopper", requires="sm_90", triton="3.8", without_gpu=False
+)
 def gluon_cluster(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The blocks of a cluster share a row in their registers: up to 262144 columns."""
     rows = checked("rms_norm", x, weight=weight)

@@ -13,14 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_impl.counts import cdiv, grid_1d, next_power_of_2
 
-SINCE = (3, 8)
-"""The first Triton that compiles an exchange between the blocks of a cluster."""
 SLICE_BYTES = 16 << 10
 """Of a row in a block, so that a multiprocessor holds several blocks; more only beyond 16 blocks."""
 MOST_SLICE = 1 << 14
@@ -78,14 +75,12 @@ def parameter(
 
     Unaligned vectors are loaded by neighbouring lanes, an element each, so that loads are coalesced.
     """
-    if ALIGNED:
-        n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER)
-        return gl.load(ptr + n, mask=inside, other=0.0, eviction_policy="evict_last")
-    else:
-        LANES: gl.constexpr = tile(CLUSTER, 1, gl.num_warps())
-        n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, LANES, CLUSTER)
-        values = gl.load(ptr + head + n, mask=inside, other=0.0, eviction_policy="evict_last")
-        return gl.convert_layout(values, TILE)
+    LOADED: gl.constexpr = TILE if ALIGNED else tile(CLUSTER, 1, gl.num_warps())
+    n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, LOADED, CLUSTER)
+    if not ALIGNED:
+        ptr += head
+    values = gl.load(ptr + n, mask=inside, other=0.0, eviction_policy="evict_last")
+    return gl.convert_layout(values, TILE)
 
 
 @gluon.jit
@@ -120,13 +115,8 @@ def share_row(kernel: Any, tensors: tuple[torch.Tensor, ...], *more: float) -> N
     Arguments of the kernel: ``tensors``, N, the stride of x, columns of a slice, ``more``.
 
     Raises:
-        NotImplementedError: the installed Triton is too old, or the cluster cannot hold a row.
+        NotImplementedError: 16 blocks cannot hold a row.
     """
-    if tuple(map(int, triton.__version__.split(".")[:2])) < SINCE:
-        raise NotImplementedError(
-            f"needs Triton {'.'.join(map(str, SINCE))}, this is {triton.__version__}: it compiles no exchange "
-            "between the blocks of a cluster"
-        )
     x = tensors[0]
     (M, N), stride_xm, VEC = x.shape, x.stride(0), 16 // x.element_size()
     # A multiple of 16, for which Triton tests: so it knows that slices start at whole vectors.

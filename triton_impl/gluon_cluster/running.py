@@ -1,4 +1,4 @@
-"""Maximum and sum of exponentials of a row that a cluster shares: common code of softmax and cross_entropy."""
+"""Maximum and sum of exponentials of a cluster's row: common code of softmax and cross_entropy."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ def softmax_gluon_cluster_kernel(
     gl.store(y_ptr + m * N + e, edge * scale, mask=at_edge)
 
 
-@implementation("softmax", "triton.gluon_cluster", level="hopper", requires="sm_90", without_gpu=False)
+@implementation(
+    "softmax", "triton.gluon_cluster", level="hopper", requires="sm_90", triton="3.8", without_gpu=False
+)
 def gluon_cluster(x: torch.Tensor) -> torch.Tensor:
     """The blocks of a cluster share a row in their registers: up to 262144 columns."""
     x = checked(x)
