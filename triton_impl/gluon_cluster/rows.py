@@ -119,8 +119,10 @@ def share_row(kernel: Any, tensors: tuple[torch.Tensor, ...], *more: float) -> N
     """
     x = tensors[0]
     (M, N), stride_xm, VEC = x.shape, x.stride(0), 16 // x.element_size()
+    ALIGNED = N % VEC == 0 and stride_xm % VEC == 0
+    columns = N if ALIGNED else max(N // VEC - 1, 1) * VEC  # of the body
     # A multiple of 16, for which Triton tests: so it knows that slices start at whole vectors.
-    slices = {CLUSTER: cdiv(cdiv(N, CLUSTER), 16) * 16 for CLUSTER in (2, 4, 8, 16)}
+    slices = {CLUSTER: cdiv(cdiv(columns, CLUSTER), 16) * 16 for CLUSTER in (2, 4, 8, 16)}
     fitting = [CLUSTER for CLUSTER, n in slices.items() if n * x.element_size() <= SLICE_BYTES]
     CLUSTER = min(fitting, default=16)
     if slices[CLUSTER] > MOST_SLICE:
@@ -130,6 +132,6 @@ def share_row(kernel: Any, tensors: tuple[torch.Tensor, ...], *more: float) -> N
     grid_1d(M * CLUSTER)
     kernel[(M,)](
         *tensors, N, stride_xm, slices[CLUSTER], *more,
-        VEC=VEC, ALIGNED=N % VEC == 0 and stride_xm % VEC == 0, BLOCK_N=BLOCK_N, CLUSTER=CLUSTER,
+        VEC=VEC, ALIGNED=ALIGNED, BLOCK_N=BLOCK_N, CLUSTER=CLUSTER,
         num_warps=num_warps, num_ctas=CLUSTER,
     )  # fmt: skip
