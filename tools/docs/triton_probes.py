@@ -163,7 +163,7 @@ CONTROLS: dict[str, Callable[[], bool]] = {
     "gluon": lambda: _compiles(
         "gl.store(p + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])), 0.0)", dialect="gluon"
     ),
-    "cluster": lambda: _compiles(_EXCHANGE.replace("every", "own"), dialect="gluon", num_ctas=2),
+    "cluster": lambda: _compiles(_EXCHANGE.replace("[[0]]", "[[1]]"), dialect="gluon", num_ctas=2),
     "size": lambda: _compiles("tl.store(p + tl.arange(0, 128), 0.0)"),
     "load": lambda: _compiles("tl.store(p, tl.load(p, cache_modifier='.cg'))"),
     "eviction": lambda: _compiles("tl.store(p, tl.load(p, eviction_policy='evict_first'))"),
