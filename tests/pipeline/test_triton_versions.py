@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -109,6 +110,25 @@ def test_compiles_for_every_architecture(chosen: Callable[[], list[tuple[Impleme
             for kernel in kernels:
                 assert kernel.registers > 0, what
                 assert kernel.code_bytes, what
+
+
+CLUSTERS = [impl for impl in KERNELS if impl.variant == "gluon_cluster"]
+
+
+@pytest.mark.skipif(outdated(CLUSTERS[0]) is not None, reason=str(outdated(CLUSTERS[0])))
+@pytest.mark.parametrize("impl", CLUSTERS, ids=lambda impl: impl.op)
+def test_a_cluster_s_blocks_read_each_other_s_shared_memory_and_nothing_spills(
+    impl: Implementation, tmp_path: Path
+):
+    rows, columns = registry.get_op(impl.op).dims
+    words = ("--only", impl.label, "--arch", "sm_90", "--case", f"{rows}=64,{columns}=262144,bf16")
+    done = command("pipeline", impl.op, *words, "--json", str(tmp_path / "all.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (kernel,) = json.loads((tmp_path / "all.json").read_text())
+    stages = {stage["name"]: stage["text"] for stage in kernel["stages"]}
+    assert stages["ptx"].count("mapa.shared::cluster") == 1
+    assert re.search("UCGABAR_ARV.*UCGABAR_WAIT", stages["sass"], re.DOTALL)
+    assert not re.search(r"\b(STL|LDL)\b", stages["sass"])
 
 
 @pytest.mark.parametrize("op", case_sets.every(7) if EXPECTED is None else case_sets.last())
