@@ -81,7 +81,7 @@ CASES = Cases(
         *(case("bf16", layout, M=3, N=17003) for layout in _LAYOUTS),
         *(case(dtype, "misaligned", M=2, N=24576) for dtype in ("fp32", "fp16")),
         # More than 32 tiles a row, and more than 32 x 32.
-        case("fp32", M=2, N=70001),
+        case("fp32", M=2, N=140001),
         case("fp32", M=1, N=2**21 + 5001),
         *(
             case(dtype, fill=fill, M=6, N=size)

@@ -44,7 +44,8 @@ def options(case: Case) -> dict[str, int]:
 
 
 def _sorted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    values, indices = torch.sort(x, dim=1, descending=True, stable=True)
+    """On a GPU, torch.sort calls a NaN whose sign bit is set the least."""
+    values, indices = torch.sort(x.masked_fill(x.isnan(), math.nan), dim=1, descending=True, stable=True)
     return values, indices
 
 

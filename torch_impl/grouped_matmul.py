@@ -36,7 +36,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Te
     if M * N * K == 0:
         return a.new_zeros((M, N))
     if a.stride(1) != 1 or a.stride(0) % 8 or a.stride(0) < K or a.data_ptr() % 16:
-        a = a.contiguous()
+        a = a.clone(memory_format=torch.contiguous_format)
     strides = sorted(b.stride())
     if strides[0] != 1 or strides[1] % 8 or strides[2] % 8 or b.stride(0) < K * N or b.data_ptr() % 16:
         b = b.clone(memory_format=torch.contiguous_format)

@@ -124,7 +124,7 @@ def wait_for(word_ptr, needed):
 
 @triton.jit
 def look_back(tile_words, tiles, c, tile_sum, LANES: tl.constexpr):
-    """The sum of all tiles of a row before the c-th.  Publishes what later tiles need of this one.
+    """The sum of all tiles of a row before the c-th.  Publishes what later tiles need of groups that it ends.
 
     One word per thread, of which the first 32 count: with fewer words than threads several would read the
     same one, and leave the loop after different iterations.
@@ -136,7 +136,6 @@ def look_back(tile_words, tiles, c, tile_sum, LANES: tl.constexpr):
     prefix = group // GROUP
     ends_group = c % GROUP == GROUP - 1
     ends_prefix = ends_group & (group % GROUP == GROUP - 1)
-    publish(tile_words + c, tile_sum)
 
     total = wait_for(tile_words + group * GROUP + lane, lane < c % GROUP)
     if ends_group:
@@ -164,7 +163,10 @@ def scan_lookback_kernel(
     whole = (c + 1) * BLOCK_N <= N
     x = load_tile(x_ptr + tl.multiple_of(m * stride_xm, VEC), n, N, whole)
     row_words = tiles + tiles // GROUP + tiles // (GROUP * GROUP)
-    before = look_back(words_ptr + 1 + m * row_words, tiles, c, tl.sum(x, axis=0), LANES)
+    tile_words = words_ptr + 1 + m * row_words
+    tile_sum = tl.sum(x, axis=0)
+    publish(tile_words + c, tile_sum)
+    before = look_back(tile_words, tiles, c, tile_sum, LANES)
     store_tile(y_ptr + tl.multiple_of(m * N, VEC), n, N, whole, before + tl.cumsum(x, axis=0))
 
 
@@ -205,7 +207,7 @@ def row(x: torch.Tensor) -> torch.Tensor:
     return scan_rows(x, torch.empty_like(x, memory_format=torch.contiguous_format))
 
 
-SIZES = {"TILE_BYTES": (4096, 8192, 16384, 32768), "WARPS": (2, 4, 8)}
+SIZES = {"BLOCK_N": (1024, 2048, 4096, 8192), "WARPS": (2, 4, 8)}
 
 
 @implementation(
@@ -215,12 +217,11 @@ SIZES = {"TILE_BYTES": (4096, 8192, 16384, 32768), "WARPS": (2, 4, 8)}
     algorithm="sum of each tile, scan of the sums, scan of each tile",
     tunable=SIZES,
 )
-def twopass(x: torch.Tensor, *, TILE_BYTES: int = 8192, WARPS: int = 4) -> torch.Tensor:
+def twopass(x: torch.Tensor, *, BLOCK_N: int = 4096, WARPS: int = 4) -> torch.Tensor:
     """Sum each tile, scan the sums, read x again and scan.  Rows of one tile use `row`, here and below."""
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     M, N = x.shape
-    BLOCK_N = TILE_BYTES // x.element_size()
     tiles = cdiv(N, BLOCK_N)
     if tiles <= 1 or M == 0:
         return scan_rows(x, y)
@@ -240,12 +241,11 @@ def twopass(x: torch.Tensor, *, TILE_BYTES: int = 8192, WARPS: int = 4) -> torch
     algorithm="decoupled look-back over a fixed tree",
     tunable=SIZES,
 )
-def lookback(x: torch.Tensor, *, TILE_BYTES: int = 8192, WARPS: int = 4) -> torch.Tensor:
+def lookback(x: torch.Tensor, *, BLOCK_N: int = 4096, WARPS: int = 4) -> torch.Tensor:
     """Single-pass scan: tiles read the sums that earlier tiles have published."""
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     M, N = x.shape
-    BLOCK_N = TILE_BYTES // x.element_size()
     tiles = cdiv(N, BLOCK_N)
     if tiles <= 1 or M == 0:
         return scan_rows(x, y)

@@ -187,7 +187,7 @@ def store_chosen(
     store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr, HAS_COLUMNS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["K"])  # 1 would become a constant, which radix_select changes
 def topk_radix_kernel(
     x_ptr, columns_ptr, values_ptr, indices_ptr, candidates_ptr, N, stride_xm, tiles, K, VEC: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr, HAS_COLUMNS: tl.constexpr,
@@ -208,7 +208,7 @@ def topk_radix_kernel(
 # Source: Gaihre et al., "Dr. Top-k: delegate-centric top-k on GPUs", 2021.
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["K"])  # 1 would become a constant, which radix_select changes
 def topk_delegates_kernel(
     x_ptr, columns_ptr, values_ptr, indices_ptr, candidates_ptr, N, stride_xm, tiles, K, VEC: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr, HAS_COLUMNS: tl.constexpr,
@@ -291,8 +291,8 @@ def bitonic(x: torch.Tensor, *, K: int) -> Largest:
     return values, indices
 
 
-MOST_COLUMNS = 8192
-"""Of a tile: 8 warps with 32 elements per thread."""
+MOST_COLUMNS = 4096
+"""Of a tile: 4 warps with 32 elements per thread, half of CUDA's, as a thread takes more registers."""
 
 
 def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
@@ -323,7 +323,7 @@ def by_tiles(run, x: torch.Tensor, K: int) -> Largest:  # type: ignore[no-untype
         run[grid_1d(M * tiles)](
             x, columns, values, indices, candidates, N, x.stride(0), tiles, K, VEC=VEC, BLOCK_N=BLOCK_N,
             BLOCK_K=BLOCK_K, CANDIDATES=2 * BLOCK_K, HAS_COLUMNS=HAS_COLUMNS,
-            num_warps=max(4, BLOCK_N // 1024),
+            num_warps=BLOCK_N // 1024,
         )  # fmt: skip
         x, columns, HAS_COLUMNS = values, indices, True
     return values, indices

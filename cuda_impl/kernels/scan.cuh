@@ -73,7 +73,7 @@ struct Tile {
     }
 
     // The sum of a vector of the thread.
-    __device__ __forceinline__ float sum(int v) const {
+    __device__ __forceinline__ float vector_sum(int v) const {
         const Vec<T, VEC> elements = x[v].unpack();
         float sum = to_float(elements, 0);
 #pragma unroll
@@ -81,15 +81,35 @@ struct Tile {
         return sum;
     }
 
-    // before[v] becomes the sum of the tile's elements before the thread's vector v. Returns the tile's sum.
-    // Needs a barrier between two calls.
-    __device__ __forceinline__ float scan(float (&before)[VECTORS]) const {
-        const int lane = threadIdx.x % WIDTH, warp = threadIdx.x / WARP;
-        float warp_sum = 0.0f;
+    // The tile's sum; `warps_before` becomes that of the warps before the thread's. Needs a barrier between
+    // two calls.
+    __device__ __forceinline__ float sum(float& warps_before) const {
+        float own = 0.0f;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) own += vector_sum(v);
+        const float warp_sum = warp_reduce<Sum, WIDTH>(own);
+        if constexpr (THREADS <= WARP) {
+            warps_before = 0.0f;
+            return warp_sum;
+        } else {
+            constexpr int WARPS = THREADS / WARP;
+            __shared__ float warp_sums[WARPS];
+            const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+            if (lane == 0) warp_sums[warp] = warp_sum;
+            __syncthreads();
+            const float other = lane < WARPS ? warp_sums[lane] : 0.0f;
+            warps_before = warp_reduce<Sum>(lane < warp ? other : 0.0f);
+            return warp_reduce<Sum>(other);
+        }
+    }
+
+    // before[v] becomes the sum of the tile's elements before the thread's vector v.
+    __device__ __forceinline__ void scan(float (&before)[VECTORS], float warps_before) const {
+        const int lane = threadIdx.x % WIDTH;
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             // Kogge-Stone: in log2(WIDTH) steps every lane has the sum of all lanes up to itself.
-            float inclusive = sum(v);
+            float inclusive = vector_sum(v);
 #pragma unroll
             for (int distance = 1; distance < WIDTH; distance *= 2) {
                 const float other = __shfl_up_sync(FULL_WARP, inclusive, distance, WIDTH);
@@ -97,21 +117,8 @@ struct Tile {
             }
             // The lane before has the exclusive sum; a subtraction would make NaN of infinity.
             const float exclusive = __shfl_up_sync(FULL_WARP, inclusive, 1, WIDTH);
-            before[v] = lane == 0 ? warp_sum : warp_sum + exclusive;
-            warp_sum += __shfl_sync(FULL_WARP, inclusive, WIDTH - 1, WIDTH);
-        }
-        if constexpr (THREADS <= WARP) {
-            return warp_sum;
-        } else {
-            constexpr int WARPS = THREADS / WARP;
-            __shared__ float warp_sums[WARPS];
-            if (lane == 0) warp_sums[warp] = warp_sum;
-            __syncthreads();
-            const float other = lane < WARPS ? warp_sums[lane] : 0.0f;
-            const float warps_before = warp_reduce<Sum>(lane < warp ? other : 0.0f);
-#pragma unroll
-            for (int v = 0; v < VECTORS; ++v) before[v] += warps_before;
-            return warp_reduce<Sum>(other);
+            before[v] = lane == 0 ? warps_before : warps_before + exclusive;
+            warps_before += __shfl_sync(FULL_WARP, inclusive, WIDTH - 1, WIDTH);
         }
     }
 
@@ -147,11 +154,12 @@ __global__ __launch_bounds__(THREADS* BLOCK_M) void scan_row_kernel(
     float carry = 0.0f;
     for (int c = 0; c < tiles; ++c) {
         const Tile<T, VECTORS, THREADS> tile(x_ptr + m * stride_xm, y_row, c, columns, threadIdx.x % THREADS);
-        float before[VECTORS];
-        const float tile_sum = tile.scan(before);
+        float before[VECTORS], warps_before;
+        const float tile_sum = tile.sum(warps_before);
+        tile.scan(before, warps_before);
         tile.store(y_row, before, carry);
         carry += tile_sum;
-        if constexpr (THREADS > WARP) __syncthreads();  // all have read what scan shared
+        if constexpr (THREADS > WARP) __syncthreads();  // all have read what sum shared
     }
 }
 
@@ -165,11 +173,9 @@ __global__ __launch_bounds__(THREADS) void scan_reduce_kernel(
     const index_t m = blockIdx.x / tiles;
     const Tile<T, VECTORS, THREADS> tile(
         x_ptr + m * stride_xm, y_ptr + m * N, blockIdx.x % tiles, N, threadIdx.x);
-    float sum = 0.0f;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) sum += tile.sum(v);
-    sum = block_reduce<Sum, THREADS>(sum);
-    if (threadIdx.x == 0) tile_sums[blockIdx.x] = sum;
+    float warps_before;
+    const float tile_sum = tile.sum(warps_before);
+    if (threadIdx.x == 0) tile_sums[blockIdx.x] = tile_sum;
 }
 
 template <typename T, int VECTORS, int THREADS>
@@ -179,8 +185,9 @@ __global__ __launch_bounds__(THREADS) void scan_add_kernel(
     const index_t m = blockIdx.x / tiles;
     const int c = blockIdx.x % tiles;
     const Tile<T, VECTORS, THREADS> tile(x_ptr + m * stride_xm, y_ptr + m * N, c, N, threadIdx.x);
-    float before[VECTORS];
-    tile.scan(before);
+    float before[VECTORS], warps_before;
+    tile.sum(warps_before);
+    tile.scan(before, warps_before);
     tile.store(y_ptr + m * N, before, c > 0 ? scanned_sums[blockIdx.x - 1] : 0.0f);
 }
 
@@ -221,13 +228,13 @@ __device__ __forceinline__ float wait_for(const volatile word_t* word_ptr, bool 
     return __uint_as_float(unsigned(word));
 }
 
-// The sum of all tiles of a row before the c-th, for one warp. Publishes what later tiles need of this one.
+// The sum of all tiles of a row before the c-th, for one warp. The tile's own sum is published; what later
+// tiles need of groups that it ends is published here.
 __device__ __forceinline__ float look_back(volatile word_t* tile_words, int tiles, int c, float tile_sum) {
     volatile word_t* group_words = tile_words + tiles;
     volatile word_t* prefix_words = group_words + tiles / WARP;
     const int lane = threadIdx.x % WARP, group = c / WARP, prefix = group / WARP;
     const bool ends_group = c % WARP == WARP - 1, ends_prefix = ends_group && group % WARP == WARP - 1;
-    if (lane == 0) publish(tile_words + c, tile_sum);
 
     float sum = wait_for(tile_words + group * WARP + lane, lane < c % WARP);
     if (ends_group) {
@@ -257,11 +264,13 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void scan_lookback_kernel(
     const index_t m = ticket / tiles;
 
     const Tile<T, VECTORS, THREADS> tile(x_ptr + m * stride_xm, y_ptr + m * N, c, N, threadIdx.x);
-    float before[VECTORS];
-    const float tile_sum = tile.scan(before);
+    word_t* const row_words = words + 1 + m * (tiles + tiles / WARP + tiles / (WARP * WARP));
+    float before[VECTORS], warps_before;
+    const float tile_sum = tile.sum(warps_before);
+    if (threadIdx.x == 0) publish(row_words + c, tile_sum);
+    tile.scan(before, warps_before);  // meanwhile, earlier tiles publish theirs
     if (threadIdx.x < WARP) {
-        const index_t row_words = tiles + tiles / WARP + tiles / (WARP * WARP);
-        const float sum = look_back(words + 1 + m * row_words, tiles, c, tile_sum);
+        const float sum = look_back(row_words, tiles, c, tile_sum);
         if (threadIdx.x == 0) shared_before = sum;
     }
     __syncthreads();

@@ -44,9 +44,20 @@ def row(x: Tensor) -> Plan:
     return Plan(y, row_launch(x, y))
 
 
-TILES = {"VECTORS": (2, 4, 8), "THREADS": (64, 128, 256)}
+FEW_TILES = 1024
+"""About four waves of an H100, with two blocks on each multiprocessor."""
 
-TWOPASS_SHAPES = [(4, 128)]
+
+def vectors_for(x: Tensor, most: int, THREADS: int) -> int:
+    """Vectors per thread: ``most``, or fewer where there were few tiles of so many."""
+    while most > 2 and x.size(0) * tiles_of(x, most * THREADS * vector(x)) < FEW_TILES:
+        most //= 2
+    return most
+
+
+TILES = {"VECTORS": (2, 4, 8, 16), "THREADS": (64, 128, 256)}
+
+TWOPASS_SHAPES = [(VECTORS, 128) for VECTORS in (2, 4, 8)]
 REDUCE = Kernel("scan_reduce_kernel<{T}, {SHAPE}>", SHAPE=TWOPASS_SHAPES)
 SCAN = Kernel("scan_row_kernel<float, 4, 512, 1>")
 ADD = Kernel("scan_add_kernel<{T}, {SHAPE}>", SHAPE=TWOPASS_SHAPES)
@@ -60,10 +71,11 @@ ADD = Kernel("scan_add_kernel<{T}, {SHAPE}>", SHAPE=TWOPASS_SHAPES)
     algorithm="sum of each tile, scan of the sums, scan of each tile",
     tunable=TILES,
 )
-def twopass(x: Tensor, *, VECTORS: int = 4, THREADS: int = 128) -> Plan:
+def twopass(x: Tensor, *, VECTORS: int = 8, THREADS: int = 128) -> Plan:
     """Sum each tile, scan the sums, read x again and scan.  Rows of one tile use `row`, here and below."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
+    VECTORS = vectors_for(x, VECTORS, THREADS)
     tiles = tiles_of(x, VECTORS * THREADS * vector(x))
     if tiles <= 1:
         return Plan(y, row_launch(x, y))
@@ -78,7 +90,9 @@ def twopass(x: Tensor, *, VECTORS: int = 4, THREADS: int = 128) -> Plan:
     )
 
 
-LOOKBACK = Kernel("scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(4, 128, 8)])
+LOOKBACK = Kernel(
+    "scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(VECTORS, 256, 2) for VECTORS in (2, 4, 8, 16)]
+)
 
 
 @variant(
@@ -87,13 +101,14 @@ LOOKBACK = Kernel("scan_lookback_kernel<{T}, {SHAPE}>", SHAPE=[(4, 128, 8)])
     kernels=[LOOKBACK, ROW],
     level="tiled",
     algorithm="decoupled look-back over a fixed tree",
-    tunable={**TILES, "BLOCKS": (4, 6, 8, 10, 12)},
+    tunable={**TILES, "BLOCKS": (2, 3, 4, 6, 8, 12)},
     matches="triton.lookback",
 )
-def lookback(x: Tensor, *, VECTORS: int = 4, THREADS: int = 128, BLOCKS: int = 8) -> Plan:
+def lookback(x: Tensor, *, VECTORS: int = 16, THREADS: int = 256, BLOCKS: int = 2) -> Plan:
     """Single-pass scan: tiles read the sums that earlier tiles have published."""
     x = checked(x)
     y, (M, N) = empty_like(x), x.shape
+    VECTORS = vectors_for(x, VECTORS, THREADS)
     tiles = tiles_of(x, VECTORS * THREADS * vector(x))
     if tiles <= 1:
         return Plan(y, row_launch(x, y))

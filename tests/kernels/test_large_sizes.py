@@ -206,6 +206,7 @@ SPINNING = [
         "softmax": ("triton.split", "triton.gluon", "cupy.split", "cupy.ring", "pybind.split", "pybind.ring"),
         "layer_norm": ("triton.split", "triton.gluon"),
         "rms_norm": ("triton.split", "triton.gluon"),
+        "fused_add_rms_norm": ("triton.split",),
     }.items()
     for label in labels
 ]

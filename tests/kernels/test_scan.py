@@ -62,7 +62,7 @@ def test_a_look_back_adds_the_tree_of_sums_though_one_comes_late(c: int, device:
         )
         kernel(LATE, "looks_back", given.device)((2,), (32,), arguments)
         seen.add(float(y))
-        published = {c: sums[c]}
+        published = {}
         if c % GROUP == GROUP - 1:
             published[groups + group] = sums[group * GROUP : c + 1].sum()
         if c % GROUP**2 == GROUP**2 - 1:
@@ -74,7 +74,7 @@ def test_a_look_back_adds_the_tree_of_sums_though_one_comes_late(c: int, device:
     assert before == pytest.approx(float(sums[:c].double().sum()), rel=1e-4, abs=1e-4)
 
 
-SMALLEST = {"cuda": (128, {"VECTORS": 1, "THREADS": 32}), "triton": (64, {"TILE_BYTES": 256})}
+SMALLEST = {"cuda": (128, {"VECTORS": 1, "THREADS": 32}), "triton": (64, {"BLOCK_N": 64})}
 """Columns of a tile of fp32, and the parameters that choose it."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_the_overview_has_the_best_of_each_way(recorded: Comparison, tmp_path: P
     assert float(cells[4].split()[0]) == pytest.approx(eager / triton, abs=0.01)
     assert cells[10] == "95%"
     assert {cell.strip() for cell in lines["transpose"].split("|")[3:-1]} == {"-"}  # not recorded
+
+
+def test_an_op_says_what_each_level_of_abstraction_gains_and_takes(
+    recorded: Comparison, tmp_path: Path
+) -> None:
+    made = blocks.rewritten(PAGE.format("abstraction softmax"), tmp_path)
+    triton, cuda = re.findall(r"`([\w.]+)` (?:has a speedup of ([\d.]+)|is within noise)", made)
+    lines = re.findall(r"for (\d+) lines of code to read and not (\d+)", made)
+    rows = {row.label: figures.cold_us(row) for row in recorded.cases[0].rows}
+    assert (triton[0], cuda[0]) == ("triton.onepass", "cuda.onepass")
+    assert float(triton[1]) == pytest.approx(rows["torch.eager"] / rows["triton.onepass"], abs=0.01)
+    assert lines == [("33", str(recorded.code_sizes["torch.eager"].lines)), ("73", "33")]
+    ratio = rows["triton.onepass"] / rows["cupy.onepass"]
+    assert f"CUDA's speedup over Triton is {ratio:.2f} in the median" in made
+    assert blocks.rewritten(PAGE.format("abstraction topk"), tmp_path).count("Nothing is recorded yet") == 1
 
 
 def test_a_block_without_a_record_says_what_to_run(tmp_path: Path) -> None:

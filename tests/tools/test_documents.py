@@ -13,7 +13,7 @@ from tools.docs import blocks
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES]
 INDEX = ROOT / "docs" / "index.md"
-MOST_LINES, MOST_IN_ALL = 490, 10200
+MOST_LINES, MOST_IN_ALL = 500, 10400
 """Of a page, and of all in docs/."""
 
 

@@ -46,7 +46,7 @@ def test_pages_describe_their_pictures_in_the_pictures_own_words() -> None:
 SOURCES = [
     (techniques.ring, "matmul", "STAGES", 5),
     (techniques.look_back, "compact", "ITEMS", 32),
-    (techniques.tree_of_sums, "scan", "THREADS", 256),
+    (techniques.tree_of_sums, "scan", "THREADS", 128),
     (programs.picture, "vector_add", "BLOCK_SIZE", 512),
 ]
 

@@ -16,8 +16,9 @@ compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the
 measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab, ``devices`` the ways on
 all devices on record, ``simulation`` a sweep at scale. Of a kernel's compilation ``stage ...`` is an excerpt,
 ``became ...`` a line for each source line, ``pass ...`` what a pass changed, and ``dots`` what ``tl.dot``
-becomes. ``sweep OP`` says where the times of its curves are from, ``in-flight`` how many bytes of loads a
-speed takes. ``limits`` is what Triton's limits cost, ``library-speed`` each level beside a library.
+becomes. ``abstraction OP`` is what each level of abstraction costs and buys. ``sweep OP`` says where the
+times of its curves are from, ``in-flight`` how many bytes of loads a speed takes. ``limits`` is what
+Triton's limits cost, ``library-speed`` each level beside a library.
 ``windows`` are those of the transpose's picture. `PICTURES` are files of their own.
 """
 
@@ -43,6 +44,7 @@ from compare.report import devices, maps, markdown, terminal
 from compare.report.tables import Table
 from compare.worker.start import prepare
 from tools.docs import (
+    abstraction,
     banks,
     crosscheck,
     dots,
@@ -168,6 +170,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         **{made: functools.partial(stages.block, made, name, was) for made in ("stage", "became", "pass")},
         "pages": lambda: _pages(ROOT / "docs" / name),
         "sweep": lambda: sweeps.block(name, results),
+        "abstraction": lambda: abstraction.block(name, results),
     }
     if what in whole:
         return whole[what]()

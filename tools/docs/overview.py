@@ -23,13 +23,25 @@ _HEADERS = (
 
 
 def block(results: Path) -> str:
-    """A line for each op, ``-`` where nothing is recorded."""
+    """A line for each op: one table of the device with the most ops, and one of each that has others.
+
+    An op of which nothing is recorded has ``-``, in the first table.
+    """
     every = [run for op in registry.op_names() for run in archive.runs_of(op, results)]
-    device = most_recorded(every)
-    runs = {op: recorded(registry.get_op(op), results, device) for op in registry.op_names()}
-    title = f"Each op on its default case, cold, on {device or 'no device yet'}"
-    rows = tuple(_line(registry.get_op(op), run) for op, run in runs.items())
-    return markdown.table(Table(title, _HEADERS, rows, ("default case", "Triton", "CUDA")))
+    first = most_recorded(every)
+    tables_of: dict[str, list[tuple[str, ...]]] = {first: []}
+    for op in map(registry.get_op, registry.op_names()):
+        run = recorded(op, results, first) or recorded(op, results)
+        device = run.environment.device if run else first
+        tables_of.setdefault(device, []).append(_line(op, run))
+    return "\n\n".join(
+        markdown.table(Table(_title(device), _HEADERS, tuple(rows), ("default case", "Triton", "CUDA")))
+        for device, rows in tables_of.items()
+    )
+
+
+def _title(device: str) -> str:
+    return f"Each op on its default case, cold, on {device or 'no device yet'}"
 
 
 def _line(op: Op, run: Comparison | None) -> tuple[str, ...]:

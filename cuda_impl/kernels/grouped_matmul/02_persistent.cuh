@@ -3,7 +3,8 @@
 // group are in grouped order: blocks that run at a time share operands in the L2.
 #pragma once
 
-#include "grouped_matmul/mma_tile.cuh"
+#include "grouped_matmul/tiles.cuh"
+#include "matmul/08_tensor_core.cuh"
 
 // a[M,K], b[G,K,N], offsets[G] -> c[M,N]. Grid: persistent, tiles of c of BLOCK_M x BLOCK_N.
 template <
@@ -11,7 +12,6 @@ template <
 __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP, 2) void grouped_matmul_persistent_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, const int* offsets_ptr, index_t N, index_t K, int G,
     index_t lda, index_t ldb, index_t stride_bg) {
-    using Tile = MmaTile<BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>;
     constexpr int GROUP_M = 8;
     const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
     Groups<BLOCK_M> of(offsets_ptr, G, tiles_n);
@@ -19,9 +19,9 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP, 2) void grouped_matmul_pe
         const TileCoordinates at = grouped_tile<GROUP_M>(tile - of.first, of.tiles_m(), tiles_n);
         const index_t begin_m = static_cast<index_t>(at.m) * BLOCK_M,
                       begin_n = static_cast<index_t>(at.n) * BLOCK_N;
-        multiply_tile<T, B_BY_ROWS, Tile>(
+        multiply_tile<T, true, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
             a_ptr + of.begin * lda, b_ptr + of.group * stride_bg, c_ptr + of.begin * N, of.rows(), N, K, lda,
-            ldb, begin_m, begin_n);
+            ldb, begin_m, begin_n, Identity());
         cp_async_wait<0>();
         __syncthreads();  // no copy is in flight, and all have read the last tile
     }

@@ -79,16 +79,15 @@ struct MatrixRows {
     }
 };
 
-// a[M,K] @ b[K,N] -> c[M,N]. Grid: one block of WARPS_M x WARPS_N warps per tile of c of BLOCK_M x BLOCK_N,
-// grouped order. A warp computes an equal share as 16 x 8 matrices. One tile of a and b is used, STAGES - 1
-// are in flight.
+// The tile of a[M,K] @ b[K,N] -> c[M,N] that begins at (begin_m, begin_n), for WARPS_M x WARPS_N warps. A
+// warp computes an equal share as 16 x 8 matrices. One tile of a and b is used, STAGES - 1 are in flight.
 template <
     typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
     int WARPS_N, int STAGES, typename Epilogue>
-__device__ __forceinline__ void multiply_by_tensor_cores(
+__device__ __forceinline__ void multiply_tile(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb,
-    const Epilogue& epilogue) {
-    constexpr int THREADS = WARPS_M * WARPS_N * WARP, GROUP_M = 8, STEPS = BLOCK_K / 16;
+    index_t begin_m, index_t begin_n, const Epilogue& epilogue) {
+    constexpr int THREADS = WARPS_M * WARPS_N * WARP, STEPS = BLOCK_K / 16;
     constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // a warp's share
     constexpr int MATRICES_M = WARP_M / 16, MATRICES_N = WARP_N / 8;
     using ACopy = SwizzledCopy<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS>;
@@ -99,12 +98,6 @@ __device__ __forceinline__ void multiply_by_tensor_cores(
     static_assert(BLOCK_K % 32 == 0, "two steps at least");
     DYNAMIC_SHARED(T, a_tiles);
     T* b_tiles = a_tiles + STAGES * BLOCK_M * BLOCK_K;
-
-    const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
-    const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
-    const TileCoordinates at = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
-    const index_t begin_m = static_cast<index_t>(at.m) * BLOCK_M;
-    const index_t begin_n = static_cast<index_t>(at.n) * BLOCK_N;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
 
@@ -204,6 +197,23 @@ __device__ __forceinline__ void multiply_by_tensor_cores(
             }
         }
     }
+}
+
+// a[M,K] @ b[K,N] -> c[M,N]. Grid: one block per tile of c of BLOCK_M x BLOCK_N, grouped order.
+template <
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+    int WARPS_N, int STAGES, typename Epilogue>
+__device__ __forceinline__ void multiply_by_tensor_cores(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb,
+    const Epilogue& epilogue) {
+    constexpr int GROUP_M = 8;
+    const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
+    const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
+    const TileCoordinates at = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
+    const index_t begin_m = static_cast<index_t>(at.m) * BLOCK_M;
+    const index_t begin_n = static_cast<index_t>(at.n) * BLOCK_N;
+    multiply_tile<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
+        a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, begin_m, begin_n, epilogue);
 }
 
 template <

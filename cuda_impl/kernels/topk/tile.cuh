@@ -61,28 +61,33 @@ struct Tile {
 // Source: Alabi et al., "Fast K-selection algorithms for graphics processing units", 2012; the early stop as
 // in Zhang et al., "Parallel top-K algorithms on GPU: a comprehensive study and new methods", 2023.
 
+constexpr int BINS_PER_LANE = 8, RADIX = WARP * BINS_PER_LANE;
+
+// One struct, aligned: NVRTC and nvcc would lay separate variables out differently.
+struct alignas(8) Bins {
+    int histogram[RADIX], chosen, above, in_chosen;
+};
+
 // The largest bound that at least K of the block's keys reach, in BITS leading bits: 8 in each pass. A pass
 // counts the next digit of all keys that share the bound's digits so far. It stops early where all keys of
 // the bound's bin are among the K. `each(count)` calls count(key) for each of the thread's keys.
 template <int THREADS, int BITS, typename Each>
 __device__ __forceinline__ unsigned radix_select(int K, Each each) {
-    constexpr int BINS_PER_LANE = 8, RADIX = WARP * BINS_PER_LANE;
-    __shared__ int histogram[RADIX];
-    __shared__ int chosen_bin, above_bin, in_bin;
+    __shared__ Bins bins;
     unsigned bound = 0, known_digits = 0;
 #pragma unroll 1
     for (int shift = 24; shift >= 32 - BITS; shift -= 8) {
-        for (int bin = threadIdx.x; bin < RADIX; bin += THREADS) histogram[bin] = 0;
+        for (int bin = threadIdx.x; bin < RADIX; bin += THREADS) bins.histogram[bin] = 0;
         __syncthreads();
         each([&](unsigned key) {
-            if ((key & known_digits) == bound) atomicAdd(histogram + (key >> shift & (RADIX - 1)), 1);
+            if ((key & known_digits) == bound) atomicAdd(bins.histogram + (key >> shift & (RADIX - 1)), 1);
         });
         __syncthreads();
         if (threadIdx.x < WARP) {  // the first warp scans the bins from the largest digit down
             const int lane = threadIdx.x, first = RADIX - 1 - lane * BINS_PER_LANE;
             int count[BINS_PER_LANE], sum = 0;
 #pragma unroll
-            for (int b = 0; b < BINS_PER_LANE; ++b) sum += count[b] = histogram[first - b];
+            for (int b = 0; b < BINS_PER_LANE; ++b) sum += count[b] = bins.histogram[first - b];
             int above = sum;
 #pragma unroll
             for (int offset = 1; offset < WARP; offset *= 2) {
@@ -93,15 +98,15 @@ __device__ __forceinline__ unsigned radix_select(int K, Each each) {
 #pragma unroll
             for (int b = 0; b < BINS_PER_LANE; ++b) {
                 if (above < K && K <= above + count[b])
-                    chosen_bin = first - b, above_bin = above, in_bin = count[b];
+                    bins.chosen = first - b, bins.above = above, bins.in_chosen = count[b];
                 above += count[b];
             }
         }
         __syncthreads();
-        bound |= static_cast<unsigned>(chosen_bin) << shift;
+        bound |= static_cast<unsigned>(bins.chosen) << shift;
         known_digits |= static_cast<unsigned>(RADIX - 1) << shift;
-        K -= above_bin;
-        if (in_bin == K) break;
+        K -= bins.above;
+        if (bins.in_chosen == K) break;
     }
     return bound;
 }
