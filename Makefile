@@ -91,7 +91,7 @@ test-gpu: $(ENV)
 test-triton: $(TRITONS:%=test-triton-%)
 
 test-triton-%: .tritons/%/installed $(ENV)
-	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/pipeline/test_triton_versions*.py $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/pipeline/test_triton_versions*.py tests/tools/test_triton_limits.py $(PYTEST_ARGS)
 
 lint: style imports types
 

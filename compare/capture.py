@@ -21,7 +21,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from compare import registry
-from compare.device import captured_arch
+from compare.device import captured_arch, outdated
 from compare.model.op import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 
 Launch = CudaLaunch | TritonLaunch
@@ -51,6 +51,8 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
 
 def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
     """`capture` with these meta tensors as inputs."""
+    if reason := outdated(impl):
+        raise NotImplementedError(reason)
     run = captured_route(impl).call
     launches: list[Launch] = []
     token, of_arch = _active.set(launches), captured_arch.set(arch)

@@ -67,6 +67,8 @@ class Declared(Protocol):
     @property
     def requires(self) -> str | None: ...
     @property
+    def triton(self) -> str: ...
+    @property
     def without_gpu(self) -> bool: ...
     @property
     def emulated(self) -> bool: ...
@@ -165,6 +167,8 @@ def runs_on(impl: Declared, here: str | None) -> str | None:
         return _no_library() if here else "needs a GPU: CUDA's library has no CPU version"
     if here is None and not impl.without_gpu:
         return "needs a GPU: its kernels have no CPU version"
+    if reason := outdated(impl):
+        return reason
     if impl.requires is None:
         return None
     if here is not None:
@@ -188,6 +192,15 @@ def _no_library() -> str | None:
     except build.BuildError as error:
         return str(error)
     return None
+
+
+def outdated(impl: Declared) -> str | None:
+    """None where the installed Triton compiles ``impl``, else the reason."""
+    if not impl.triton:
+        return None
+    here = importlib.metadata.version("triton")
+    needed, has = (tuple(map(int, text.split(".")[:2])) for text in (impl.triton, here))
+    return None if has >= needed else f"needs Triton {impl.triton}, this is {here}"
 
 
 def lacks(requires: str, here: str) -> str | None:

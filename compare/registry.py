@@ -1,8 +1,9 @@
 """Discovery: which ops and implementations there are.
 
 An op is a module ``ops/<op>.py`` with an ``OP``; its implementations register themselves when
-``torch_impl/<op>.py``, ``triton_impl/<op>.py`` and ``cuda_impl/launches/<op>.py`` are imported, which
-happens when somebody asks for them and not before.  A user's file (``--load``) may add either.
+``torch_impl/<op>.py``, ``triton_impl/<op>.py``, ``triton_impl/gluon_cluster/<op>.py`` and
+``cuda_impl/launches/<op>.py`` are imported, which happens when somebody asks for them and not before.  A
+user's file (``--load``) may add either.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from compare.places import ROOT as ROOT
 if TYPE_CHECKING:
     import torch
 
-IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "cuda_impl.launches"]
+IMPLEMENTATION_PACKAGES = ["torch_impl", "triton_impl", "triton_impl.gluon_cluster", "cuda_impl.launches"]
 """None of them in a worker of a lab's hand-in."""
 
 CUDA_FILES = "compare.worker.cuda_file"
@@ -72,6 +73,7 @@ class implementation:
             algorithm has in both Triton and CUDA: ``triton.online``, ``cupy.online``.
         level: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
+        triton: the least Triton that compiles it, ``3.8``; empty: any that the project serves.
         accumulator: the precision it computes in: ``fp32``, or another one of `compare.model.op.ROUNDOFF`.
         deterministic: whether it gives equal bits for equal inputs, every time, through cupy and pybind11.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
@@ -94,6 +96,7 @@ class implementation:
     _: KW_ONLY
     level: str
     requires: str | None = None
+    triton: str = ""
     accumulator: str = "fp32"
     deterministic: bool = True
     without_gpu: bool = True
@@ -119,6 +122,8 @@ class implementation:
             raise UsageError(f"{label}: requires={self.requires!r} is no architecture; write it as 'sm_90'")
         if self.accumulator not in ROUNDOFF:
             raise UsageError(f"{label}: accumulator {self.accumulator!r} is none of {', '.join(ROUNDOFF)}")
+        if self.triton and not re.fullmatch(r"\d+\.\d+", str(self.triton)):
+            raise UsageError(f"{label}: triton={self.triton!r} is no version; write it as '3.8'")
         for name in ("op", "algorithm", "untuned", "matches"):
             if not isinstance(getattr(self, name), str):
                 raise UsageError(f"{label}: {name}={getattr(self, name)!r} is no text")

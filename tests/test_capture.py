@@ -31,6 +31,7 @@ def written(run: Callable[..., Any], label: str = "triton.mine") -> Implementati
 @op_by_op
 def test_every_implementation_is_captured_on_every_case(impl: Implementation) -> None:
     op, captured, refusals = registry.get_op(impl.op), 0, []
+    impl = replace(impl, triton="")  # nothing is compiled
     for each in (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep):
         try:
             launches = capture.capture(impl, op, each, impl.requires or "sm_80")

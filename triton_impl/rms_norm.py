@@ -6,7 +6,7 @@ Variants; ``cuda_impl/kernels/rms_norm.cuh`` has the first two under the same na
 * ``onepass``: the row stays in registers between reduction and output, so it is read once: 32768 columns
 * ``packed``: the row stays in registers as loaded, two 16-bit elements per register, in tiles: rows of 128 KB
 * ``split``: several programs share rows and exchange partial sums through global memory: long rows, where
-  CUDA has ``cluster``
+  CUDA and ``gluon_cluster/`` have clusters
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
   into shared memory, where the weights stay
 """

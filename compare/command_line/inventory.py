@@ -22,6 +22,7 @@ class Listed:
     label: str
     level: str
     requires: str | None
+    triton: str
     without_gpu: bool
     emulated: bool
 
@@ -50,7 +51,7 @@ class ListedOp:
 
 
 def listed(impl: Implementation) -> Listed:
-    return Listed(impl.label, impl.level, impl.requires, impl.without_gpu, impl.emulated)
+    return Listed(impl.label, impl.level, impl.requires, impl.triton, impl.without_gpu, impl.emulated)
 
 
 def listed_op(op: Op) -> ListedOp:

@@ -244,7 +244,7 @@ def _elsewhere(
     yield "the lab's solution", SOLUTIONS / lab.name / file
     for pattern in (
         "torch_impl/{}.py",
-        "triton_impl/{}.py",
+        "triton_impl/**/{}.py",
         "cuda_impl/launches/{}.py",
         "cuda_impl/kernels/{}*/*.cuh",
         "cuda_impl/kernels/{}.cuh",

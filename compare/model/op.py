@@ -397,6 +397,8 @@ class Implementation:
     """Torch tensors in, a fresh tensor out, on torch's current stream."""
     requires: str | None = None
     """The least compute capability, as ``sm_90``; None: anything the project serves."""
+    triton: str = ""
+    """The least Triton that compiles it, as ``3.8``; empty: any that the project serves."""
     accumulator: str = "fp32"
     """In what precision it computes, one of `ROUNDOFF`: ratios are printed only between equals, and errors
     are counted in roundings of it."""

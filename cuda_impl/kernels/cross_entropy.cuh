@@ -2,8 +2,8 @@
 //
 //   loss[m] = log(sum_v exp(logits[m,v])) - logits[m,targets[m]]
 //
-// Variants; triton_impl/cross_entropy.py has the same under the same names except the last, which is not
-// written in Triton here: Gluon's cga_layout could:
+// Variants; triton_impl/cross_entropy.py has the same under the same names except the last, which is in
+// Gluon, in triton_impl/gluon_cluster/:
 //   online   a warp or a block reads a row once, tile by tile, with a running maximum and sum
 //   split    several blocks share a row; the last to finish combines the partial results: few long rows
 //   cluster  the blocks of a cluster share a row and send partial results to the first block: Hopper

@@ -1,8 +1,8 @@
 // rms_norm over rows: x[M,N], weight[N] -> y[M,N],
 //   y[m,n] = x[m,n] / sqrt(mean of x[m,n]^2 + eps) * weight[n]
 //
-// Variants; triton_impl/rms_norm.py has the first two under the same names. The last is not written in Triton
-// here: Gluon's cga_layout could. Its split exchanges partial sums through global memory instead.
+// Variants; triton_impl/rms_norm.py has the first two under the same names. The last is in Gluon,
+// in triton_impl/gluon_cluster/. Its split exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper

@@ -1,7 +1,7 @@
 // softmax over rows: x[M,N] -> y[M,N],  y[m,n] = exp(x[m,n] - max_m) / sum_n exp(x[m,n] - max_m)
 //
-// Variants; triton_impl/softmax.py has the first three under the same names. cluster and ring are not written
-// in Triton here: Gluon's cga_layout could express clusters, and its `gluon` has a ring without TMA:
+// Variants; triton_impl/softmax.py has the first three under the same names, and gluon_cluster/ beside it has
+// cluster, in registers. ring is not written in Triton here; its `gluon` has a ring without TMA:
 //   online   below: a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 32768 columns
 //   split    several blocks share a row and exchange partial sums through global memory: long rows, any GPU

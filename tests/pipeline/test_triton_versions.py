@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import triton
 import case_sets
 from compare import registry
 from compare.checking.check import check
-from compare.device import STATIC_ARCHS, lacks, supports
+from compare.device import STATIC_ARCHS, lacks, outdated, supports
 from compare.model.op import Implementation
 from compare.pipeline.triton_way import STAGES
 from compare.resources.static import Request
@@ -100,7 +101,8 @@ def test_compiles_for_every_architecture(chosen: Callable[[], list[tuple[Impleme
             what = f"{request.impl.label} on {request.case} for {request.arch}"
             if isinstance(kernels, NotImplementedError):
                 needs = request.impl.requires
-                if "is autotuned" not in str(kernels) and not (needs and lacks(needs, request.arch)):
+                unable = (needs and lacks(needs, request.arch)) or outdated(request.impl)
+                if "is autotuned" not in str(kernels) and not unable:
                     left.append(one)
                 continue
             assert isinstance(kernels, tuple), f"{what}: {kernels}"
@@ -108,6 +110,25 @@ def test_compiles_for_every_architecture(chosen: Callable[[], list[tuple[Impleme
             for kernel in kernels:
                 assert kernel.registers > 0, what
                 assert kernel.code_bytes, what
+
+
+CLUSTERS = [impl for impl in KERNELS if impl.variant == "gluon_cluster"]
+
+
+@pytest.mark.skipif(outdated(CLUSTERS[0]) is not None, reason=str(outdated(CLUSTERS[0])))
+@pytest.mark.parametrize("impl", CLUSTERS, ids=lambda impl: impl.op)
+def test_a_cluster_s_blocks_read_each_other_s_shared_memory_and_nothing_spills(
+    impl: Implementation, tmp_path: Path
+):
+    rows, columns = registry.get_op(impl.op).dims
+    words = ("--only", impl.label, "--arch", "sm_90", "--case", f"{rows}=64,{columns}=262144,bf16")
+    done = command("pipeline", impl.op, *words, "--json", str(tmp_path / "all.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (kernel,) = json.loads((tmp_path / "all.json").read_text())
+    stages = {stage["name"]: stage["text"] for stage in kernel["stages"]}
+    assert stages["ptx"].count("mapa.shared::cluster") == 1
+    assert re.search("UCGABAR_ARV.*UCGABAR_WAIT", stages["sass"], re.DOTALL)
+    assert not re.search(r"\b(STL|LDL)\b", stages["sass"])
 
 
 @pytest.mark.parametrize("op", case_sets.every(7) if EXPECTED is None else case_sets.last())

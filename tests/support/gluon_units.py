@@ -1,8 +1,9 @@
-"""Gluon without a GPU: what attention's Gluon kernel uses, on tensors of the CPU and a thread per partition.
+"""Gluon without a GPU: what some kernels use of it, on tensors of the CPU and a thread per partition.
 
 Gluon has no interpreter.  Here mbarriers count arrivals and bytes and have phases, copies by TMA land at some
 later time, and a product reads its operands in shared memory as late as it may: at the wait for it.  So a
-phase that is wrong, a stage that is released too early and a deadlock show.  Layouts are ignored.
+phase that is wrong, a stage that is released too early and a deadlock show.  Layouts are ignored, and with
+them which block of a cluster has what.
 """
 
 from __future__ import annotations
@@ -69,6 +70,18 @@ class Shared:
 
     def load(self, layout: object) -> torch.Tensor:
         return self.data.clone()
+
+
+class Values(torch.Tensor):
+    """A tensor in registers."""
+
+    def to(self, dtype: torch.dtype, bitcast: bool = False) -> torch.Tensor:  # type: ignore[override]
+        return self.view(dtype) if bitcast else super().to(dtype)
+
+
+class Scalar(int):
+    def to(self, dtype: torch.dtype) -> Scalar:
+        return self
 
 
 class TensorPointer:
@@ -176,15 +189,29 @@ def least(a: Any, b: Any) -> Any:
 
 
 def maximum(a: Any, b: Any) -> Any:
-    return torch.maximum(a, b) if torch.is_tensor(a) else max(a, b)
+    if torch.is_tensor(a) or torch.is_tensor(b):
+        return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
+    return max(a, b)
 
 
 def maximum_along(x: torch.Tensor, axis: int) -> Any:
     return x.amax(axis) if x.is_floating_point() else int(x.amax(axis))
 
 
-def store(at: TensorPointer, value: torch.Tensor, mask: torch.Tensor) -> None:
-    at.data.view(-1)[at.offset[mask]] = value[mask]
+def load(
+    at: TensorPointer, mask: Any = True, other: float = 0, eviction_policy: str = ""
+) -> torch.Tensor:  # a wrong address is an IndexError
+    offset = torch.as_tensor(at.offset)
+    mask = torch.as_tensor(mask).expand(offset.shape)
+    loaded = torch.full(offset.shape, other, dtype=at.data.dtype)
+    loaded[mask] = at.data.view(-1)[offset[mask]]
+    return loaded.as_subclass(Values)
+
+
+def store(at: TensorPointer, value: torch.Tensor, mask: Any = True) -> None:
+    offset = torch.as_tensor(at.offset)
+    mask = torch.as_tensor(mask).expand(offset.shape)
+    at.data.view(-1)[offset[mask]] = value.to(at.data.dtype)[mask]
 
 
 _counter = threading.Lock()
@@ -206,11 +233,12 @@ def names(programs: int) -> dict[str, Any]:
         constexpr=lambda x: x,
         float32=torch.float32, int32=torch.int32, int64=torch.int64,
         static_range=range, static_assert=lambda *_: None,
-        program_id=lambda _: here.program, num_programs=lambda _: programs,
+        program_id=lambda _: Scalar(here.program), num_programs=lambda _: programs,
         allocate_shared_memory=allocate, warp_specialize=warp_specialize,
         cdiv=lambda a, b: -(-a // b), minimum=least, maximum=maximum, where=where,
         max=maximum_along, sum=torch.sum, exp2=torch.exp2, log2=torch.log2, zeros_like=torch.zeros_like,
-        arange=lambda begin, end, _: torch.arange(begin, end),
+        log=torch.log, rsqrt=torch.rsqrt, num_warps=lambda: 4, load=load,
+        arange=lambda begin, end, _: torch.arange(begin, end).as_subclass(Values),
         full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
         zeros=lambda shape, dtype, _: torch.zeros(shape, dtype=dtype),
         convert_layout=lambda x, _: x,
@@ -229,15 +257,17 @@ def names(programs: int) -> dict[str, Any]:
         warpgroup_mma_wait=lambda pending, products: (linger(), products[0]())[1],
     )
     tma = types.SimpleNamespace(async_load=load_by_tma, async_store=store_by_tma, store_wait=store_wait)
-    gluon = types.SimpleNamespace(jit=lambda function: function)
-    return {"gl": gl, "gluon": gluon, "mbarrier": mbarrier, "hopper": hopper, "tma": tma}
+    gluon = types.SimpleNamespace(jit=lambda function: function, constexpr_function=lambda function: function)
+    nvidia = {"mbarrier": mbarrier, "hopper": hopper, "tma": tma}
+    return nvidia | {"gl": gl, "gluon": gluon, "tl": gl, "triton": gluon, "fast_expf": torch.exp}
 
 
-def run(source: str, kernel: str, programs: int, *arguments: Any) -> None:
+def run(source: str, kernel: str, programs: int, *arguments: Any, **constants: Any) -> None:
     """Run ``kernel`` of ``source``, each program in a thread.
 
     Raises:
         AssertionError: a deadlock, or more arrivals than an mbarrier counts.
+        IndexError: an address outside of the memory that a pointer is to.
     """
     space = names(programs)
     exec(compile(source, kernel, "exec"), space)
@@ -245,7 +275,10 @@ def run(source: str, kernel: str, programs: int, *arguments: Any) -> None:
 
     def program(number: int) -> None:
         here.program, here.failed = number, failed
-        space[kernel](*arguments)
+        try:
+            space[kernel](*arguments, **constants)
+        except BaseException as error:
+            failed.append(error)
 
     threads = [threading.Thread(target=program, args=(number,)) for number in range(programs)]
     for thread in threads:

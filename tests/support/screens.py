@@ -219,7 +219,7 @@ def _ops() -> tuple[object, ...]:
     from compare.command_line.inventory import Listed, ListedOp
 
     impls = tuple(
-        Listed(label, level, "sm_90" if "onepass" in label else None, True, False)
+        Listed(label, level, "sm_90" if "onepass" in label else None, "", True, False)
         for label, (level, _) in made_up.MEDIANS_US.items()
     )
     summary = "each row of a matrix is exponentiated and divided by its sum, in one pass or in two"

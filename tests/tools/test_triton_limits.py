@@ -15,7 +15,7 @@ from tools.docs.triton_probes import NEWEST, PROBES, SINCE, expected
 
 PLACES = (
     *("README.md", "docs/**/*.md", "labs/*/*.md", "labs/*/lab.toml", "labs/*/rubric.toml"),
-    *("triton_impl/*.py", "cuda_impl/kernels/**/*.cuh", "cuda_impl/launches/*.py", "ops/*.py"),
+    *("triton_impl/**/*.py", "cuda_impl/kernels/**/*.cuh", "cuda_impl/launches/*.py", "ops/*.py"),
 )
 LACKS = re.compile(
     r"\b(?:Triton|Gluon)(?:'s \w+)? (?:cannot|can not|has no|has none|does not support|offers no|lacks)\b"

@@ -68,8 +68,8 @@ LIMITS = (
     Limit(
         "blocks share nothing but global memory",
         "one launch more, which zeroes words to poll",
-        *("softmax", "triton.split", "cupy.cluster", "triton.gluon"),
-        lifted_by="gluon cluster barrier",
+        *("softmax", "triton.split", "cupy.cluster", "triton.gluon_cluster"),
+        lifted_by="gluon exchange in a cluster",
         case="M=1024,N=131072,bf16",
     ),
     Limit(
@@ -113,6 +113,7 @@ def _line(limit: Limit, found: Comparison | None) -> tuple[str, ...]:
     case_name = limit.case or str(registry.get_op(limit.op).cases.default)
     case = next((case for case in found.cases if case.case == case_name), None) if found else None
     where = f"[{limit.op}](ops/{limit.op}.md): `{limit.triton}`, `{limit.cuda}`"
+    where += f", `{limit.gluon}`" if limit.gluon not in ("", "triton.gluon") else ""
     where += f", {limit.case}" if limit.case else ""
     return (
         limit.name,

@@ -45,7 +45,7 @@ _REMARKS = {"mlir": "//", "llvm": ";", "ptx": "//", "text": "//", "python": "#",
 _RESTS_ON = (
     *("tools/docs/stages.py", "compare/pipeline/*.py", "compare/capture.py", "compare/resources/**/*.py"),
     *(
-        "triton_impl/*.py",
+        "triton_impl/**/*.py",
         "cuda_impl/*.py",
         "cuda_impl/launches/*.py",
         "cuda_impl/kernels/**/*.cuh",

@@ -37,6 +37,7 @@ SINCE: dict[str, str | None] = {
     "gluon cluster layout": "3.6",
     "gluon cluster barrier": "3.7",
     "gluon multicast": "3.7",
+    "gluon exchange in a cluster": "3.8",
     "gluon atomics in shared memory": "3.8",
     "gluon ballot or shuffle": None,
     "gluon interpreter": None,
@@ -109,6 +110,14 @@ _FP16 = (
 )
 
 
+_EXCHANGE = (
+    "every: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], [[0]]); "
+    "own: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0], [[1]]); "
+    "gl.store(p + gl.arange(0, 2, every), gl.convert_layout(gl.load(p + gl.arange(0, 2, own)), every))"
+)
+"""Each of two blocks gets the other's element."""
+
+
 def _int8_columns() -> bool:
     """Whether a product of 8-bit tiles of 256 columns is one wgmma of 256 columns."""
     made = _compiled(_INT8, signature="*i8")
@@ -122,6 +131,7 @@ PROBES: dict[str, Callable[[], bool]] = {
     "gluon cluster layout": lambda: "cga_layout" in gl.BlockedLayout.__dataclass_fields__,
     "gluon cluster barrier": lambda: hasattr(hopper, "cluster"),
     "gluon multicast": lambda: any("multicast" in _parameters(getattr(tma, name)) for name in tma.__all__),
+    "gluon exchange in a cluster": lambda: _compiles(_EXCHANGE, dialect="gluon", num_ctas=2),
     "gluon atomics in shared memory": lambda: bool(_names(gl.shared_memory_descriptor, "atomic")),
     "gluon ballot or shuffle": lambda: bool(_names(gl, _WARP_WORDS) + _names(hopper, _WARP_WORDS)),
     "gluon interpreter": lambda: "interpret" in inspect.getsource(inspect.getmodule(gluon.jit)),  # type: ignore[arg-type]
@@ -153,6 +163,7 @@ CONTROLS: dict[str, Callable[[], bool]] = {
     "gluon": lambda: _compiles(
         "gl.store(p + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])), 0.0)", dialect="gluon"
     ),
+    "cluster": lambda: _compiles(_EXCHANGE.replace("[[0]]", "[[1]]"), dialect="gluon", num_ctas=2),
     "size": lambda: _compiles("tl.store(p + tl.arange(0, 128), 0.0)"),
     "load": lambda: _compiles("tl.store(p, tl.load(p, cache_modifier='.cg'))"),
     "eviction": lambda: _compiles("tl.store(p, tl.load(p, eviction_policy='evict_first'))"),
