@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from compare.cluster import engines
-from compare.cluster.sweep import OpTask, Sweep
+from compare.cluster.sweep import Sweep, Task
 from compare.cluster.workers import compare_op, here
 from compare.command_line import outputs, status
 from compare.model.op import UsageError
@@ -55,11 +55,11 @@ class Results:
         self._arguments, self._words = arguments, words
         self._root: Path = arguments.results or archive.RESULTS
         self.comparisons: list[Comparison] = []
-        self._unrecorded: list[tuple[OpTask, Comparison]] = []
+        self._unrecorded: list[tuple[Task, Comparison]] = []
 
-    def take(self, task: OpTask, text: str) -> None:
+    def take(self, task: Task, text: str) -> None:
         """Show and record one result; one that cannot be recorded now is tried again at the end."""
-        (comparison,) = archive.loads(text, f"the answer for {task.op}")
+        (comparison,) = archive.loads(text, f"the answer for {task.name}")
         self.comparisons.append(comparison)
         if len(self.comparisons) > 1:
             print("\n")
@@ -74,9 +74,9 @@ class Results:
                 outputs.say(f"{error}; it is tried again at the end")
                 self._unrecorded.append((task, comparison))
 
-    def _record(self, task: OpTask, comparison: Comparison) -> None:
+    def _record(self, task: Task, comparison: Comparison) -> None:
         path = archive.record(comparison, self._root)
-        result_cache.write(_KIND, self._key(task.op, task.device), [str(path), comparison.created])
+        result_cache.write(_KIND, self._key(task.name, task.device), [str(path), comparison.created])
         outputs.say(f"recorded in {path}")
 
     def _key(self, op: str, device: str) -> str:
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser, ops: Seq
     errors: list[str] = []
     interrupted = False
     with engines.connected(arguments.cluster) as (client, patience_s):
-        work, sources = partial(compare_op, words), here()["sources"]
+        work, sources = partial(partial, compare_op, words), here()["sources"]
         sweep = Sweep(client, ops_for, work, outputs.say, sources, arguments.record, patience_s)
         try:
             for task, text in sweep.results():
@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser, ops: Seq
     errors += outputs.failures(outputs.writes(arguments, results.comparisons, **renderers))
     for task in sweep.given_up:
         why = "; ".join(task.failures) or "no worker was left for it"
-        outputs.say(f"{task.op} on {task.device or 'any device'} was given up: {why}")
+        outputs.say(f"{task.name} on {task.device or 'any device'} was given up: {why}")
     finished = len(results.comparisons)
     if not planned or finished < sum(planned.values()):
         outputs.say(f"{finished} of {sum(planned.values()) or len(ops)} comparisons were finished")

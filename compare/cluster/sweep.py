@@ -30,10 +30,10 @@ _ALIKE = ("driver", "versions")
 
 
 @dataclass
-class OpTask:
-    """One op on one device model."""
+class Task:
+    """One op, or one hand-in, on one device model."""
 
-    op: str
+    name: str
     device: str
     failures: list[str] = field(default_factory=list)
     """Why each attempt failed,"""
@@ -50,14 +50,14 @@ def refusal(facts: Facts, others: Collection[Facts], sources: str, needs_gpu: bo
         facts: of the worker.
         others: of the workers that get tasks.
         sources: of this process, as in ``facts``.
-        needs_gpu: whether what is compared is recorded.
+        needs_gpu: whether only what is measured counts.
     """
     if facts.get("problem"):
         return facts["problem"]
     if facts["sources"] != sources:
         return f"its sources have the hash {facts['sources']}, here it is {sources}: install the same version"
     if needs_gpu and facts["device"] == NO_GPU:
-        return "it has no GPU, and only what is measured can be recorded"
+        return "it has no GPU, and only what is measured there counts"
     if facts["gpu"] and any(facts["gpu"] == other["gpu"] for other in others):
         return f"another worker has the same GPU, {facts['gpu']}"
     alike = next((other for other in others if other["device"] == facts["device"]), facts)
@@ -71,8 +71,8 @@ class Sweep:
 
     Args:
         client: of the cluster.
-        ops_for: the names of the ops to compare on a device model, asked for once for each.
-        work: compares an op, in a worker.
+        names_for: of the tasks for a device model, asked for once for each.
+        work: what a worker calls for the task of a name.
         say: is told what happens, a line each.
         sources: as of `refusal`.
         needs_gpu: likewise.
@@ -81,8 +81,8 @@ class Sweep:
     """
 
     client: Client
-    ops_for: Callable[[str], Iterable[str]]
-    work: Callable[[str], Any]
+    names_for: Callable[[str], Iterable[str]]
+    work: Callable[[str], Callable[[], Any]]
     say: Callable[[str], None]
     sources: str
     needs_gpu: bool = True
@@ -95,16 +95,16 @@ class Sweep:
         self._workers: set[str] = set()
         """and those that are there."""
         self._refused: set[str] = set()
-        self._waiting: dict[str, deque[OpTask]] = {}
+        self._waiting: dict[str, deque[Task]] = {}
         """By device model."""
-        self._running: dict[Future[Any], OpTask] = {}
+        self._running: dict[Future[Any], Task] = {}
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self.given_up: list[OpTask] = []
+        self.given_up: list[Task] = []
         """Each with its failures."""
         self._seen_s: dict[str, float] = {}
         """By device model, when it last had a worker."""
 
-    def results(self) -> Iterator[tuple[OpTask, Any]]:
+    def results(self) -> Iterator[tuple[Task, Any]]:
         """Every task that is done, once, with its result.
 
         Raises:
@@ -159,7 +159,7 @@ class Sweep:
         self._workers.add(address)
         self.say(f"{self._name(address)} takes tasks: {device} {facts['gpu']}".rstrip())
         if device not in self._waiting:
-            self._waiting[device] = deque(OpTask(op, device) for op in self.ops_for(device))
+            self._waiting[device] = deque(Task(name, device) for name in self.names_for(device))
 
     def _name(self, address: str) -> str:
         return f"{address} on {self._facts[address]['host']}"
@@ -187,20 +187,19 @@ class Sweep:
             for _ in range(min(free, len(tasks))):
                 self._start(tasks.popleft(), mine)
 
-    def _start(self, task: OpTask, workers: Sequence[str]) -> None:
+    def _start(self, task: Task, workers: Sequence[str]) -> None:
         task.allowed = self._elsewhere(task, workers)
         future = self.client.submit(
             attempt,
-            self.work,
-            task.op,
-            key=f"{task.op}-{uuid4().hex}",
+            self.work(task.name),
+            key=f"{task.name}-{uuid4().hex}",
             resources=RESOURCE,
             workers=task.allowed,
         )
         self._running[future] = task
         future.add_done_callback(self._ended.put)
 
-    def _elsewhere(self, task: OpTask, workers: Sequence[str]) -> list[str]:
+    def _elsewhere(self, task: Task, workers: Sequence[str]) -> list[str]:
         """Workers of hosts where it has not failed; else of GPUs where it has not; else all."""
         for what in ("host", "gpu"):
             failed = {self._facts[address][what] for address in task.failed_on}
@@ -209,7 +208,7 @@ class Sweep:
                 return fresh
         return list(workers)
 
-    def _collect(self) -> Iterator[tuple[OpTask, Any]]:
+    def _collect(self) -> Iterator[tuple[Task, Any]]:
         """The task that ends next, or nothing within a second."""
         try:
             future = self._ended.get(timeout=_LOOK_S)
@@ -236,11 +235,11 @@ class Sweep:
         else:
             yield task, result
 
-    def _failed(self, task: OpTask, address: str, why: str) -> None:
+    def _failed(self, task: Task, address: str, why: str) -> None:
         task.failures.append(f"{address}: {why}")
         task.failed_on.append(address)
         again = len(task.failures) <= RETRIES
-        self.say(f"{task.op}: {task.failures[-1]}; {'it is tried again' if again else 'given up'}")
+        self.say(f"{task.name}: {task.failures[-1]}; {'it is tried again' if again else 'given up'}")
         if again:
             self._waiting[task.device].appendleft(task)
         else:

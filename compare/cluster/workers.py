@@ -1,6 +1,6 @@
-"""What runs on a cluster's nodes, in a Dask worker: it says what it is, and compares an op.
+"""What runs on a cluster's nodes, in a Dask worker: it says what it is, compares an op, marks a hand-in.
 
-The comparison is ``python -m compare`` in a process of its own, so a worker holds no GPU memory, and whatever
+That is ``python -m compare`` in a process of its own, so a worker holds no GPU memory, and whatever
 ends that process leaves the worker as it was.
 """
 
@@ -37,7 +37,7 @@ _SHOWN = 1000
 
 
 class WorkFailed(Exception):
-    """A task did not deliver a comparison: why, the worker's address, and whether its GPU was lost."""
+    """A task did not deliver its answer: why, the worker's address, and whether its GPU was lost."""
 
     def __init__(self, why: str, worker: str, gpu_lost: bool = False) -> None:
         super().__init__(why, worker, gpu_lost)
@@ -83,10 +83,10 @@ def describe(dask_worker: Any = None) -> Facts:
     return facts
 
 
-def attempt(work: Callable[[str], Any], op: str) -> Any:
-    """``work(op)``; whatever it raises becomes a `WorkFailed` with this worker's address."""
+def attempt(work: Callable[[], Any]) -> Any:
+    """``work()``; whatever it raises becomes a `WorkFailed` with this worker's address."""
     try:
-        return work(op)
+        return work()
     except Exception as error:
         if isinstance(error, WorkFailed):
             raise
@@ -99,18 +99,34 @@ def compare_op(words: Sequence[str], op: str) -> str:
     Raises:
         WorkFailed: it was not finished, or the GPU was lost.
     """
+
+    def ended(text: str) -> tuple[bool, bool]:
+        (run,) = archive.loads(text)
+        return not run.interrupted, any(row.status == "failed" for case in run.cases for row in case.rows)
+
+    return answer([op, *words], ended)
+
+
+def answer(words: Sequence[str], ended: Callable[[str], tuple[bool, bool]]) -> str:
+    """The text of ``--json`` of a command.
+
+    Args:
+        words: of its command line.
+        ended: whether a text is of finished work, and whether a lost GPU may have spoiled that.
+
+    Raises:
+        WorkFailed: it was not finished, or the GPU was lost.
+    """
     gpu = describe().get("gpu")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "run.json")
         results = ["--results", folder] if "--record" in words else []
-        done = _python("-m", "compare", op, *words, *results, "--json", str(file))
+        done = _python("-m", "compare", *words, *results, "--json", str(file))
         text = file.read_text(encoding="utf-8") if file.exists() else ""
-    (run,) = archive.loads(text) if text else (None,)
-    ended = run is not None and not run.interrupted
-    failed = not run or any(row.status == "failed" for case in run.cases for row in case.rows)
-    if gpu and (failed or not ended) and describe().get("gpu") != gpu:
+    whole, spoiled = ended(text) if text else (False, True)
+    if gpu and (spoiled or not whole) and describe().get("gpu") != gpu:
         raise WorkFailed(f"its GPU, {gpu}, no longer answers", get_worker().address, gpu_lost=True)
-    if not ended:
+    if not whole:
         why = _end_of(done.stderr) or f"it ended with status {done.returncode}"
         raise WorkFailed(why, get_worker().address)
     return text

@@ -45,6 +45,11 @@ def add_device(add: Callable[..., Any]) -> None:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER (default: a GPU if there is one)")
 
 
+def add_cluster(add: Callable[..., Any], what: str) -> None:
+    where = "local (this machine's), a Dask scheduler's address, or a slurm.toml"
+    add("--cluster", metavar="local|URL|FILE", help=f"{what}: {where}")
+
+
 def add_timeout(add: Callable[..., Any], default: float | None = Options.timeout_s, more: str = "") -> None:
     add(
         "--timeout",

@@ -43,10 +43,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare import registry
+from compare.cluster import packages
 from compare.command_line import options, outputs, status
 from compare.model.op import Case, Op, UsageError
 from compare.model.result import Comparison, KernelCounters, Options
-from compare.places import to_install
 from compare.report.steps import Log, starting, steps
 from compare.tuning import sweep
 
@@ -149,8 +149,7 @@ def _add_how(add: Any) -> None:
     add("--sanitize", action="store_true", help=f"{sanitize}barriers, unwritten memory (needs a GPU)")
     add("--sustained", action="store_true", help="also time bursts and sustained load (needs a GPU)")
     options.add_timeout(add)
-    cluster = "compare on many GPUs, an op on each: local (this machine's), a Dask scheduler's address, or a "
-    add("--cluster", metavar="local|URL|FILE", help=f"{cluster}slurm.toml")
+    options.add_cluster(add, "compare on many GPUs, an op on each")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -180,11 +179,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _on_cluster(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     """`run` by the workers of a cluster; a mistake in cases or patterns is found before it is started."""
-    try:
+    with packages():
         from compare.cluster import command
-    except ModuleNotFoundError as error:
-        how = to_install("cluster")
-        raise UsageError(f"--cluster needs the package {error.name}. To install it: {how}") from None
 
     if arguments.only or arguments.case:
         one = None if arguments.what == "all" else arguments.what

@@ -4,6 +4,7 @@ examples:
   python -m compare grade alice/
   python -m compare grade alice/ --rubric labs/09_odd_shapes/lab.toml --gradescope results.json
   python -m compare grade class/ --csv marks.csv --html class.html --similar --jobs 2
+  python -m compare grade class/ --cluster local
   python -m compare grade class/ --latest --canvas canvas.csv --feedback pages/
   python -m compare grade class/ --regrade "Ann Lee:whole blocks"
 
@@ -20,7 +21,8 @@ exit status:
   0  everything passed
   1  something is wrong or missing
   2  a mistake in the command or its files
-  3  inconclusive: a speed is too close to its threshold to tell. It costs no points
+  3  inconclusive: a speed is too close to its threshold to tell, or a submission
+     was not marked. It costs no points
   4  a submission raised an error or does not compile
   5  a submission took too long
   6  a fault of the machine: the reference failed too. It costs no points; run it again
@@ -33,12 +35,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compare.cluster import packages
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
 from compare.model.result import Options
@@ -64,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_device(add)
     options.add_timeout(add, None, f"; without a GPU: {_ON_CPU_S:.0f}")
     add("--jobs", type=int, default=1, metavar="N", help="check N submissions at a time (default: 1)")
+    options.add_cluster(add, "mark on many GPUs, a submission on each")
+    add("--others", type=Path, help=argparse.SUPPRESS)  # a task of --cluster: the class's folder
     add("--keep", type=Path, metavar="DIR", help="keep marks there (default: of a class, its _marks/)")
     marks = "points that you give; lines for answers are added (default: of a class, its _marks/answers.csv)"
     add("--by-hand", type=Path, metavar="CSV", help=marks)
@@ -98,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.folder}: there is no such folder")
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
+    if arguments.cluster and arguments.jobs > 1:
+        raise UsageError("--jobs is for one machine: with --cluster each GPU has one submission at a time")
     if arguments.timeout is not None:
         options.check_timeout(arguments.timeout)
     if not arguments.gradescope or (arguments.gradescope.exists() and not arguments.gradescope.is_file()):
@@ -146,6 +153,9 @@ def _class_of(arguments: argparse.Namespace, whole: bool, unpacked: Path) -> _Cl
     """
     from compare.labs import anonymous, by_hand, classroom, course, hand_ins, roster
 
+    if arguments.others:  # who it is of, and what is due, is known where the class is
+        alone = hand_ins.HandIn(arguments.folder.name, arguments.folder, others=arguments.others)
+        return _Class(course.Course(), [alone], None, None, {}, [])
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole else None)
     keep = outputs.create_folder(keep) if keep else None
     for option in ("anonymous", "regrade"):
@@ -180,7 +190,7 @@ def grade(arguments: argparse.Namespace) -> int:
     from compare.sandbox import isolation
     from compare.worker.start import prepare
 
-    whole_class = hand_ins.is_class(arguments.folder)
+    whole_class = not arguments.others and hand_ins.is_class(arguments.folder)
     if arguments.gradescope and whole_class:
         raise UsageError("--gradescope is for one submission; give its folder")
     rubric = read(arguments.rubric) if arguments.rubric else None
@@ -189,21 +199,22 @@ def grade(arguments: argparse.Namespace) -> int:
     if arguments.feedback:
         outputs.create_folder(arguments.feedback)
     here = isolation.found()
-    if not (here.holds or arguments.unsafe):
+    if not (here.holds or arguments.unsafe or arguments.cluster not in (None, "local")):
         raise UsageError(
             "submissions would run with all your rights: this machine offers no isolation "
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
-    device = prepare(arguments.device, commands=COMMAND_MODULES)
-    timeout_s = arguments.timeout
-    if timeout_s is None:
-        timeout_s = _ON_CPU_S if device.type == "cpu" else Options.timeout_s
+    elsewhere = _on_cluster(arguments) if arguments.cluster else None
+    timeout_s = arguments.timeout or Options.timeout_s
+    if not elsewhere:
+        device = prepare(arguments.device, commands=COMMAND_MODULES)
+        timeout_s = arguments.timeout or (_ON_CPU_S if device.type == "cpu" else Options.timeout_s)
     stop = stop_on_signals()
     unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
     similar = None
     try:
         students = _class_of(arguments, whole_class, unpacked)
-        how = classroom.MarkingOptions(arguments.device, timeout_s, arguments.jobs, stop)
+        how = classroom.MarkingOptions(arguments.device, timeout_s, arguments.jobs, stop, elsewhere)
         marks, interrupted = _marked(arguments, students, how)
         labs = [rubric] if rubric else classroom.labs_of(marks)
         if arguments.similar and not interrupted:
@@ -218,8 +229,15 @@ def grade(arguments: argparse.Namespace) -> int:
     _write_and_show(arguments, students, labs, marks, similar)
     if interrupted:
         where = f"the marks so far are in {students.keep}; " if students.keep else ""
-        outputs.say(f"interrupted: {where}the same command goes on from there")
+        outputs.say(f"not all are marked: {where}the same command goes on from there")
     return status.INCONCLUSIVE if interrupted else status.of_marks(marks)
+
+
+def _on_cluster(arguments: argparse.Namespace) -> Callable[..., Iterator[tuple[HandIn, Marks | str]]]:
+    with packages():
+        from compare.cluster import grading
+
+    return partial(grading.marks, arguments)
 
 
 def _marked(arguments: argparse.Namespace, students: _Class, how: MarkingOptions) -> tuple[list[Marks], bool]:

@@ -57,6 +57,8 @@ class MarkingOptions:
     """Submissions that are tested at a time."""
     stop: Stop = field(default_factory=Stop)
     """Set where Ctrl-C or a signal ends it: what runs then is ended."""
+    elsewhere: Callable[[Mapping[HandIn, Work], Say], Iterable[tuple[HandIn, Marks | str]]] | None = None
+    """Marks hand-ins on other machines, or says why one is not marked."""
 
 
 def mark(
@@ -73,7 +75,7 @@ def mark(
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
 
     Returns:
-        Marks in the order of the hand-ins, and whether it was stopped: those that are missing then say so.
+        Marks in the order of the hand-ins, and whether some are missing: these say why.
     """
     device, timeout_s, jobs = options.device, options.timeout_s, options.jobs
     works, unread = _read(hand_ins, rubric)
@@ -96,13 +98,23 @@ def mark(
 
     def finish(student: HandIn, tested: Marks) -> None:
         work = works[student]
-        whole = _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
+        keep_best(student, _guarded(work, lambda: speeds(work, tested, device, timeout_s, say)))
+
+    def keep_best(student: HandIn, whole: Marks) -> None:
         marks[student] = best(kept.get(student), handed_in(whole, student.submission))
         write_kept(files.get(student), marks[student], say)
 
     rest = [student for student in works if student not in marks]
     waiting: list[tuple[HandIn, Marks]] = []
+    reasons: dict[HandIn, str] = {}
     try:
+        if options.elsewhere and rest:
+            for student, done in options.elsewhere({student: works[student] for student in rest}, say):
+                if isinstance(done, Marks):
+                    keep_best(student, done)
+                else:
+                    reasons[student] = f"not marked: {done}"
+            rest = []
         with ThreadPoolExecutor(jobs) as pool:
             results = (pool.map if jobs > 1 else map)(checked, rest)
             for student, tested in zip(rest, results, strict=True):
@@ -116,7 +128,7 @@ def mark(
         say("interrupted")
     left = [student for student in hand_ins if student not in marks]
     for student in left:
-        why = "interrupted before it was marked; the same command marks it"
+        why = reasons.get(student, "interrupted before it was marked") + "; the same command marks it"
         marks[student] = nothing(student.student, why, works[student].lab, result="inconclusive")
     return [marks[student] for student in hand_ins], bool(left)
 

@@ -48,7 +48,8 @@ def _possible(all_marks: Sequence[Marks]) -> float:
     return max((marks.of for marks in all_marks), default=0.0)
 
 
-def _grades(all_marks: Sequence[Marks]) -> list[tuple[Marks, float]]:
+def _grades(all_marks: Sequence[Marks]) -> list[tuple[Marks, float | str]]:
     """Each with points of the same total: what a machine left open for one student costs that one none."""
     possible = _possible(all_marks)
-    return [(marks, round(marks.share * possible, 2)) for marks in all_marks]
+    # What could not be marked at all has an empty cell, and no 0.
+    return [(marks, round(marks.share * possible, 2) if marks.of else "") for marks in all_marks]

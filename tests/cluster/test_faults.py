@@ -58,7 +58,7 @@ def test_an_op_that_kills_every_worker_is_given_up_after_three_attempts(tmp_path
     swept = Swept(tmp_path, ["kills-1", "op-1", "op-2"])
     with local("GPU-a", "GPU-b") as client:
         swept.run(client)
-    assert [task.op for task in swept.given_up] == ["kills-1"]
+    assert [task.name for task in swept.given_up] == ["kills-1"]
     assert len(swept.given_up[0].failures) == 3
     assert Counter(each.op for each in begun(tmp_path))["kills-1"] == 3
     assert swept.recorded() == {"op-1": 1, "op-2": 1}

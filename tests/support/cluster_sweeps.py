@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from distributed import Client
 import made_up
 from cluster_work import WAIT_S, LoggedWork, describe
 from compare.cluster import engines
-from compare.cluster.sweep import OpTask, Sweep
+from compare.cluster.sweep import Sweep, Task
 from compare.records import archive
 from processes import until
 
@@ -60,12 +61,12 @@ class Swept:
         self.folder, self.ops, self.changes = folder, ops, changes
         self.results: list[str] = []
         self.said: list[str] = []
-        self.given_up: list[OpTask] = []
+        self.given_up: list[Task] = []
 
     def run(self, client: Client) -> None:
         arguments: Mapping[str, Any] = {
-            "ops_for": lambda device: self.ops,
-            "work": LoggedWork(self.folder, archive.dumps([made_up.comparison()])),
+            "names_for": lambda device: self.ops,
+            "work": partial(partial, LoggedWork(self.folder, archive.dumps([made_up.comparison()]))),
             "say": self.said.append,
             "sources": "of today",
             "patience_s": WAIT_S,
@@ -77,7 +78,7 @@ class Swept:
         for task, text in sweep.results():
             (comparison,) = archive.loads(text)
             archive.record(comparison, self.folder / "results")
-            self.results.append(task.op)
+            self.results.append(task.name)
 
     def recorded(self) -> dict[str, int]:
         """By op, how often each row stands in its record; all of them once."""

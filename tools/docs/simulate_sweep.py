@@ -58,7 +58,8 @@ def simulate(workers: int, seconds: float) -> Run:
         started_s = time.perf_counter()
         ops = [f"op-{number}" for number in range(TASKS * workers)]
         sweep = Sweep(
-            *(client, lambda device: ops, partial(sleep, seconds), lambda line: None, ""), describe=describe
+            *(client, lambda device: ops, partial(partial, sleep, seconds), lambda line: None, ""),
+            describe=describe,
         )
         done_s = [time.perf_counter() for _ in sweep.results()]
     if len(done_s) != len(ops):
