@@ -32,6 +32,8 @@ def marks(
     Raises:
         UsageError: the cluster cannot be used.
     """
+    if not works:
+        return
     waiting = {hand_in.student: hand_in for hand_in in works}
     models: list[str] = []
 
@@ -47,7 +49,7 @@ def marks(
         needs_gpu = arguments.device.startswith("cuda")
         sweep = Sweep(client, names_for, work, say, here()["sources"], needs_gpu, patience_s)
         for task, text in sweep.results():
-            say(f"{task.name}: marked on {task.device}")
+            say(f"{task.name}: marked")
             yield waiting.pop(task.name), replace(_decoded(text), student=task.name)
     why = {task.name: "; ".join(task.failures) for task in sweep.given_up}
     for name, hand_in in waiting.items():

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,6 @@ def mark(
 ) -> tuple[list[Marks], bool]:
     """Mark hand-ins; what happens in one costs that one only.
 
-    Several hand-ins are tested at a time.  While nothing else runs, those on a GPU are timed, one by one;
-    before that those that took too long are tested again, as the others may have slowed them.
-
     Args:
         hand_ins: one for each student.
         rubric: the lab's description; None: each names its lab.
@@ -77,53 +75,24 @@ def mark(
     Returns:
         Marks in the order of the hand-ins, and whether some are missing: these say why.
     """
-    device, timeout_s, jobs = options.device, options.timeout_s, options.jobs
     works, unread = _read(hand_ins, rubric)
     marks = {student: nothing(student.student, reason) for student, reason in unread.items()}
     files = {student: keep / f"{student.key}.json" for student in works if keep}
     kept = {student: read_kept(file, student.student) for student, file in files.items()}
     for student, work in works.items():
-        works[student] = replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
         old = kept.get(student)
         if old and old.digest == work.digest and _settled(old):
             marks[student] = handed_in(old, student.submission)
             say(f"{work.name}: unchanged since {old.created}")
-
-    def checked(student: HandIn) -> Marks:
-        if options.stop.is_set:
-            raise KeyboardInterrupt
-        work = works[student]
-        work.allowance.start()
-        return _guarded(work, lambda: correctness(work, device, timeout_s, say))
-
-    def finish(student: HandIn, tested: Marks) -> None:
-        work = works[student]
-        keep_best(student, _guarded(work, lambda: speeds(work, tested, device, timeout_s, say)))
-
-    def keep_best(student: HandIn, whole: Marks) -> None:
-        marks[student] = best(kept.get(student), handed_in(whole, student.submission))
-        write_kept(files.get(student), marks[student], say)
-
-    rest = [student for student in works if student not in marks]
-    waiting: list[tuple[HandIn, Marks]] = []
+    rest = {student: work for student, work in works.items() if student not in marks}
     reasons: dict[HandIn, str] = {}
     try:
-        if options.elsewhere and rest:
-            for student, done in options.elsewhere({student: works[student] for student in rest}, say):
-                if isinstance(done, Marks):
-                    keep_best(student, done)
-                else:
-                    reasons[student] = f"not marked: {done}"
-            rest = []
-        with ThreadPoolExecutor(jobs) as pool:
-            results = (pool.map if jobs > 1 else map)(checked, rest)
-            for student, tested in zip(rest, results, strict=True):
-                if jobs > 1 and tested.gpu:  # the others' tests would disturb its times
-                    waiting.append((student, tested))
-                else:
-                    finish(student, tested)
-        for student, tested in waiting:
-            finish(student, best(tested, checked(student)) if _late(tested) else tested)
+        for student, done in (options.elsewhere or partial(_marked_here, options))(rest, say):
+            if isinstance(done, str):
+                reasons[student] = f"not marked: {done}"
+            else:
+                marks[student] = best(kept.get(student), handed_in(done, student.submission))
+                write_kept(files.get(student), marks[student], say)
     except KeyboardInterrupt:
         say("interrupted")
     left = [student for student in hand_ins if student not in marks]
@@ -131,6 +100,43 @@ def mark(
         why = reasons.get(student, "interrupted before it was marked") + "; the same command marks it"
         marks[student] = nothing(student.student, why, works[student].lab, result="inconclusive")
     return [marks[student] for student in hand_ins], bool(left)
+
+
+def _marked_here(
+    options: MarkingOptions, works: Mapping[HandIn, Work], say: Say
+) -> Iterator[tuple[HandIn, Marks]]:
+    """Each hand-in with its marks, by this machine.
+
+    Several hand-ins are tested at a time.  While nothing else runs, those on a GPU are timed, one by one;
+    before that those that took too long are tested again, as the others may have slowed them.
+    """
+    device, timeout_s, jobs = options.device, options.timeout_s, options.jobs
+    limited = {
+        student: replace(work, allowance=Allowance(limit_s(timeout_s), stop=options.stop))
+        for student, work in works.items()
+    }
+
+    def checked(student: HandIn) -> Marks:
+        if options.stop.is_set:
+            raise KeyboardInterrupt
+        work = limited[student]
+        work.allowance.start()
+        return _guarded(work, lambda: correctness(work, device, timeout_s, say))
+
+    def finished(student: HandIn, tested: Marks) -> tuple[HandIn, Marks]:
+        work = limited[student]
+        return student, _guarded(work, lambda: speeds(work, tested, device, timeout_s, say))
+
+    waiting: list[tuple[HandIn, Marks]] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        results = (pool.map if jobs > 1 else map)(checked, limited)
+        for student, tested in zip(limited, results, strict=True):
+            if jobs > 1 and tested.gpu:  # the others' tests would disturb its times
+                waiting.append((student, tested))
+            else:
+                yield finished(student, tested)
+    for student, tested in waiting:
+        yield finished(student, best(tested, checked(student)) if _late(tested) else tested)
 
 
 def _read(hand_ins: Sequence[HandIn], rubric: Path | None) -> tuple[dict[HandIn, Work], dict[HandIn, str]]:

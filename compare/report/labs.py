@@ -53,7 +53,11 @@ def lateness(marks: Marks) -> str:
 def class_table(all_marks: Sequence[Marks], title: str) -> Table:
     """A line for each submission, the best first."""
     rows = (
-        (marks.student, f"{marks.points:g}/{marks.of:g}", f"{marks.share:.0%}", _first_problem(marks))
+        (
+            marks.student,
+            *((f"{marks.points:g}/{marks.of:g}", f"{marks.share:.0%}") if marks.of else (NOTHING, NOTHING)),
+            _first_problem(marks),
+        )
         for marks in sorted(all_marks, key=lambda marks: (-marks.share, marks.student))
     )
     return Table(title, ("student", "points", "share", "first problem"), tuple(rows), ("first problem",))
@@ -205,7 +209,7 @@ def class_page(
     Args:
         notes: of hand-ins that are missing, of no student, or replaced.
     """
-    tenths = [min(9, int(10 * marks.share)) for marks in all_marks]
+    tenths = [min(9, int(10 * marks.share)) for marks in all_marks if marks.of]
     counts = ((f"{10 * tenth}-{10 * tenth + 10}%", tenths.count(tenth)) for tenth in reversed(range(10)))
     spread = tuple((share, str(count), "#" * count) for share, count in counts)
     results: dict[str, list[str]] = {}
@@ -302,6 +306,7 @@ def csv(all_marks: Sequence[Marks]) -> str:
     fixed = ("student", "id", "email", "lab", "points", "of", "share", "earned", "late", "device", "created")
     lines = [
         {**{name: getattr(marks, name) for name in fixed}, "share": round(marks.share, 4)}
+        | ({} if marks.of else {"points": "", "share": ""})  # not marked: no 0
         | {part.name: part.points if part.counted else part.result for part in marks.parts}
         for marks in all_marks
     ]
