@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from compare.cluster import engines
-from compare.cluster.sweep import Sweep, Task
+from compare.cluster.sweep import ClusterTask, Sweep
 from compare.cluster.workers import compare_op, here
 from compare.command_line import outputs, status
 from compare.model.op import UsageError
@@ -55,9 +55,9 @@ class Results:
         self._arguments, self._words = arguments, words
         self._root: Path = arguments.results or archive.RESULTS
         self.comparisons: list[Comparison] = []
-        self._unrecorded: list[tuple[Task, Comparison]] = []
+        self._unrecorded: list[tuple[ClusterTask, Comparison]] = []
 
-    def take(self, task: Task, text: str) -> None:
+    def take(self, task: ClusterTask, text: str) -> None:
         """Show and record one result; one that cannot be recorded now is tried again at the end."""
         (comparison,) = archive.loads(text, f"the answer for {task.name}")
         self.comparisons.append(comparison)
@@ -74,7 +74,7 @@ class Results:
                 outputs.say(f"{error}; it is tried again at the end")
                 self._unrecorded.append((task, comparison))
 
-    def _record(self, task: Task, comparison: Comparison) -> None:
+    def _record(self, task: ClusterTask, comparison: Comparison) -> None:
         path = archive.record(comparison, self._root)
         result_cache.write(_KIND, self._key(task.name, task.device), [str(path), comparison.created])
         outputs.say(f"recorded in {path}")

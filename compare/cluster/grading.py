@@ -16,6 +16,7 @@ from compare.cluster.workers import WorkFailed, answer, here
 from compare.labs.hand_ins import HandIn
 from compare.labs.marking import Marks, Say
 from compare.labs.work import Work
+from compare.model.op import UsageError
 from compare.records.encoding import decode
 
 
@@ -30,7 +31,7 @@ def marks(
         say: is told what happens, a line each.
 
     Raises:
-        UsageError: the cluster cannot be used.
+        UsageError: the cluster cannot be reached or started.
     """
     if not works:
         return
@@ -48,12 +49,16 @@ def marks(
     with engines.connected(arguments.cluster) as (client, patience_s):
         needs_gpu = arguments.device.startswith("cuda")
         sweep = Sweep(client, names_for, work, say, here()["sources"], needs_gpu, patience_s)
-        for task, text in sweep.results():
-            say(f"{task.name}: marked")
-            yield waiting.pop(task.name), replace(_decoded(text), student=task.name)
+        lost = "no worker was left for it"
+        try:
+            for task, text in sweep.results():
+                say(f"{task.name}: marked")
+                yield waiting.pop(task.name), replace(_decoded(text), student=task.name)
+        except UsageError as error:
+            lost = str(error)
     why = {task.name: "; ".join(task.failures) for task in sweep.given_up}
     for name, hand_in in waiting.items():
-        yield hand_in, why.get(name) or "no worker was left for it"
+        yield hand_in, why.get(name) or lost
 
 
 def _words(arguments: argparse.Namespace, work: Work) -> list[str]:

@@ -30,7 +30,7 @@ _ALIKE = ("driver", "versions")
 
 
 @dataclass
-class Task:
+class ClusterTask:
     """One op, or one hand-in, on one device model."""
 
     name: str
@@ -95,16 +95,16 @@ class Sweep:
         self._workers: set[str] = set()
         """and those that are there."""
         self._refused: set[str] = set()
-        self._waiting: dict[str, deque[Task]] = {}
+        self._waiting: dict[str, deque[ClusterTask]] = {}
         """By device model."""
-        self._running: dict[Future[Any], Task] = {}
+        self._running: dict[Future[Any], ClusterTask] = {}
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self.given_up: list[Task] = []
+        self.given_up: list[ClusterTask] = []
         """Each with its failures."""
         self._seen_s: dict[str, float] = {}
         """By device model, when it last had a worker."""
 
-    def results(self) -> Iterator[tuple[Task, Any]]:
+    def results(self) -> Iterator[tuple[ClusterTask, Any]]:
         """Every task that is done, once, with its result.
 
         Raises:
@@ -159,7 +159,7 @@ class Sweep:
         self._workers.add(address)
         self.say(f"{self._name(address)} takes tasks: {device} {facts['gpu']}".rstrip())
         if device not in self._waiting:
-            self._waiting[device] = deque(Task(name, device) for name in self.names_for(device))
+            self._waiting[device] = deque(ClusterTask(name, device) for name in self.names_for(device))
 
     def _name(self, address: str) -> str:
         return f"{address} on {self._facts[address]['host']}"
@@ -187,7 +187,7 @@ class Sweep:
             for _ in range(min(free, len(tasks))):
                 self._start(tasks.popleft(), mine)
 
-    def _start(self, task: Task, workers: Sequence[str]) -> None:
+    def _start(self, task: ClusterTask, workers: Sequence[str]) -> None:
         task.allowed = self._elsewhere(task, workers)
         future = self.client.submit(
             attempt,
@@ -199,7 +199,7 @@ class Sweep:
         self._running[future] = task
         future.add_done_callback(self._ended.put)
 
-    def _elsewhere(self, task: Task, workers: Sequence[str]) -> list[str]:
+    def _elsewhere(self, task: ClusterTask, workers: Sequence[str]) -> list[str]:
         """Workers of hosts where it has not failed; else of GPUs where it has not; else all."""
         for what in ("host", "gpu"):
             failed = {self._facts[address][what] for address in task.failed_on}
@@ -208,7 +208,7 @@ class Sweep:
                 return fresh
         return list(workers)
 
-    def _collect(self) -> Iterator[tuple[Task, Any]]:
+    def _collect(self) -> Iterator[tuple[ClusterTask, Any]]:
         """The task that ends next, or nothing within a second."""
         try:
             future = self._ended.get(timeout=_LOOK_S)
@@ -235,7 +235,7 @@ class Sweep:
         else:
             yield task, result
 
-    def _failed(self, task: Task, address: str, why: str) -> None:
+    def _failed(self, task: ClusterTask, address: str, why: str) -> None:
         task.failures.append(f"{address}: {why}")
         task.failed_on.append(address)
         again = len(task.failures) <= RETRIES

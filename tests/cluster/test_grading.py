@@ -21,11 +21,12 @@ import pytest
 
 from cluster_work import facts
 from compare.cluster import grading, workers
-from compare.cluster.sweep import Task
+from compare.cluster.sweep import ClusterTask
 from compare.command_line.status import USAGE
 from compare.labs import classroom, hand_ins
 from compare.labs import lab as labs
 from compare.labs.marking import PartResult, nothing
+from compare.model.op import UsageError
 from compare.records.encoding import encode
 from loops import for_each
 from processes import ROOT, called_with, command, running, until
@@ -149,20 +150,26 @@ def test_marks_of_something_else_or_of_a_lost_gpu_are_none(
 
 
 class MadeUpSweep:
-    """Of three hand-ins one is marked, one is given up, and for one no worker is left."""
+    """Of three hand-ins one is marked, one is given up, and one never begins."""
+
+    error = ""
 
     def __init__(self, client: object, names_for: Callable[[str], list[str]], *_: object) -> None:
         self.names = [names_for(device) for device in ("NVIDIA H100", "NVIDIA H200")]
-        self.given_up = [Task("bob", "NVIDIA H100", ["tls://a: killed", "tls://b: killed"])]
+        self.given_up = [ClusterTask("bob", "NVIDIA H100", ["tls://a: killed", "tls://b: killed"])]
 
-    def results(self) -> Iterator[tuple[Task, str]]:
+    def results(self) -> Iterator[tuple[ClusterTask, str]]:
         assert self.names == [["ann", "bob", "cy"], []]
-        yield Task("ann", "NVIDIA H100"), json.dumps([encode(nothing("as its folder", "", LAB))])
+        yield ClusterTask("ann", "NVIDIA H100"), json.dumps([encode(nothing("as its folder", "", LAB))])
+        if self.error:
+            raise UsageError(self.error)
 
 
-def test_a_class_is_marked_on_one_model_and_who_is_not_marked_keeps_old_marks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", ["", "the scheduler no longer answers"])
+def test_a_class_is_marked_on_one_model_and_who_is_not_marked_has_the_reason(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(MadeUpSweep, "error", error)
     folder = class_of(tmp_path, ann="x", bob="x", cy="x")
     monkeypatch.setattr(grading, "Sweep", MadeUpSweep)
     monkeypatch.setattr(grading.engines, "connected", lambda _: nullcontext((None, 1.0)))
@@ -179,7 +186,11 @@ def test_a_class_is_marked_on_one_model_and_who_is_not_marked_keeps_old_marks(
     assert [(each.student, each.parts[0].result, each.parts[0].detail) for each in marks] == [
         ("ann", "error", ""),
         ("bob", "inconclusive", "not marked: tls://a: killed; tls://b: killed; the same command marks it"),
-        ("cy", "inconclusive", "not marked: no worker was left for it; the same command marks it"),
+        (
+            "cy",
+            "inconclusive",
+            f"not marked: {error or 'no worker was left for it'}; the same command marks it",
+        ),
     ]
     assert [file.name for file in tmp_path.glob("*.json")] == ["ann.json"]
 

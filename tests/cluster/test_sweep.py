@@ -13,7 +13,7 @@ import made_up
 from cluster_work import DEVICE, facts
 from compare.cluster import engines, workers
 from compare.cluster.command import Results, words_of
-from compare.cluster.sweep import Task, refusal
+from compare.cluster.sweep import ClusterTask, refusal
 from compare.cluster.workers import NO_GPU
 from compare.command_line.status import USAGE
 from compare.commands import compare
@@ -94,7 +94,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return Results(arguments, ["--sweep"])
 
 
-TASK = Task("softmax", DEVICE)
+TASK = ClusterTask("softmax", DEVICE)
 TEXT = archive.dumps([made_up.comparison()])
 
 

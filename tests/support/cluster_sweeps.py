@@ -15,7 +15,7 @@ from distributed import Client
 import made_up
 from cluster_work import WAIT_S, LoggedWork, describe
 from compare.cluster import engines
-from compare.cluster.sweep import Sweep, Task
+from compare.cluster.sweep import ClusterTask, Sweep
 from compare.records import archive
 from processes import until
 
@@ -61,7 +61,7 @@ class Swept:
         self.folder, self.ops, self.changes = folder, ops, changes
         self.results: list[str] = []
         self.said: list[str] = []
-        self.given_up: list[Task] = []
+        self.given_up: list[ClusterTask] = []
 
     def run(self, client: Client) -> None:
         arguments: Mapping[str, Any] = {
