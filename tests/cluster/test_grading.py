@@ -49,6 +49,8 @@ from compare.registry import implementation
 def mine(x, y):
     return {value}
 """
+PEEKS = "x + y + len(__import__('glob').glob(__file__.replace('/bob/', '/ann/')))"
+"""Right where its code sees no other's folder."""
 
 
 def class_of(folder: Path, **values: str) -> Path:
@@ -91,7 +93,7 @@ def kill_worker_at(folder: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_a_class_has_the_marks_of_a_local_run_though_workers_are_killed(tmp_path: Path) -> None:
-    folder = class_of(tmp_path, ann="x + y", bob="x - y", cy="x.no_such()")
+    folder = class_of(tmp_path, ann="x + y", bob=PEEKS, cy="x.no_such()")
     with on_cluster(folder) as client:
         for _ in range(3):
             kill_worker_at(folder / "ann")
@@ -102,7 +104,7 @@ def test_a_class_has_the_marks_of_a_local_run_though_workers_are_killed(tmp_path
     assert first["parts"][0]["result"] == "inconclusive"
     assert first["parts"][0]["detail"].count("its worker process ended") == 3
     *_, ann, bob, _ = csv.reader(Path(f"{folder}.csv").read_text().splitlines())
-    assert (ann[0], ann[-1], bob[-1]) == ("ann", "", "0.0"), "no 0 for what was not marked"
+    assert (ann[0], ann[-1], bob[-1]) == ("ann", "", "1.0"), "no 0 for what was not marked"
     assert re.search(r"(?m)^ann +- +-$", out)
     assert sorted(each.name for each in Path(f"{folder}-marks").glob("*.json")) == ["bob.json", "cy.json"]
 
