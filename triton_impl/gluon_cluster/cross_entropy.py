@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 
 from compare.registry import implementation
 from triton_impl.cross_entropy import checked, loss_of
-from triton_impl.gluon_cluster.rows import body, edges, share_row, tile
+from triton_impl.gluon_cluster.rows import load_row, share_row, tile
 from triton_impl.gluon_cluster.running import reduce_row
 from triton_impl.parts import start_of_body
 
@@ -25,12 +25,12 @@ def cross_entropy_gluon_cluster_kernel(
     """
     TILE: gl.constexpr = tile(CLUSTER, VEC, gl.num_warps())
     m = gl.program_id(0).to(gl.int64)
-    row_ptr, start = logits_ptr + m * stride_lm, start_of_body(m * stride_lm, VEC)
-    n, inside = body(V, slice_columns, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER)
-    e, at_edge = edges(start - m * stride_lm, V, VEC, ALIGNED, TILE, CLUSTER)
+    row_ptr, start = logits_ptr + m * stride_lm, m * stride_lm
+    head = start_of_body(start, VEC) - start
     target = gl.load(targets_ptr + m * stride_tm)
-    x = gl.load(logits_ptr + start + n, mask=inside, other=-float("inf")).to(gl.float32)
-    edge = gl.load(row_ptr + e, mask=at_edge, other=-float("inf")).to(gl.float32)
+    _, _, _, _, x, edge = load_row(
+        logits_ptr, start, head, V, slice_columns, -float("inf"), VEC, ALIGNED, BLOCK_N, TILE, CLUSTER
+    )
     _, _, _, row_max, row_sum = reduce_row(x, edge, CLUSTER)
     gl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
 

@@ -9,12 +9,11 @@ from triton.experimental.gluon import language as gl
 from compare.registry import implementation
 from triton_impl.gluon_cluster.rows import (
     as_output,
-    body,
     columns_of_body,
-    edges,
     exchange,
     from_word,
     in_every_block,
+    load_row,
     parameter,
     share_row,
     tile,
@@ -46,10 +45,9 @@ def layer_norm_gluon_cluster_kernel(
     TILE: gl.constexpr = tile(CLUSTER, VEC, gl.num_warps())
     m = gl.program_id(0).to(gl.int64)
     head = start_of_body(m * N, VEC) - m * N
-    n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER)
-    e, at_edge = edges(head, N, VEC, ALIGNED, TILE, CLUSTER)
-    x = gl.load(x_ptr + start_of_body(m * stride_xm, VEC) + n, mask=inside, other=0.0).to(gl.float32)
-    edge = gl.load(x_ptr + m * stride_xm + e, mask=at_edge, other=0.0).to(gl.float32)
+    n, inside, e, at_edge, x, edge = load_row(
+        x_ptr, m * stride_xm, head, N, slice_columns, 0.0, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER
+    )
     own_rank = gl.arange(0, CLUSTER, gl.SliceLayout(1, TILE))
     rank = gl.arange(0, CLUSTER, in_every_block(CLUSTER, gl.num_warps()))
 

@@ -7,7 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from compare.registry import implementation
-from triton_impl.gluon_cluster.rows import as_output, body, edges, exchange, parameter, share_row, tile
+from triton_impl.gluon_cluster.rows import as_output, exchange, load_row, parameter, share_row, tile
 from triton_impl.norm import checked
 from triton_impl.parts import start_of_body
 from triton_impl.rms_norm import EPS
@@ -26,10 +26,9 @@ def rms_norm_gluon_cluster_kernel(
     TILE: gl.constexpr = tile(CLUSTER, VEC, gl.num_warps())
     m = gl.program_id(0).to(gl.int64)
     head = start_of_body(m * N, VEC) - m * N
-    n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER)
-    e, at_edge = edges(head, N, VEC, ALIGNED, TILE, CLUSTER)
-    x = gl.load(x_ptr + start_of_body(m * stride_xm, VEC) + n, mask=inside, other=0.0).to(gl.float32)
-    edge = gl.load(x_ptr + m * stride_xm + e, mask=at_edge, other=0.0).to(gl.float32)
+    n, inside, e, at_edge, x, edge = load_row(
+        x_ptr, m * stride_xm, head, N, slice_columns, 0.0, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER
+    )
     squares = gl.sum(x * x, axis=1) + gl.sum(edge * edge, axis=1)
 
     scale = gl.rsqrt(gl.sum(exchange(squares, CLUSTER), axis=0) / N + eps)

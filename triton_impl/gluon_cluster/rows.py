@@ -17,6 +17,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_impl.counts import cdiv, grid_1d, next_power_of_2
+from triton_impl.parts import start_of_body
 
 SLICE_BYTES = 16 << 10
 """Of a row in a block, so that a multiprocessor holds several blocks; more only beyond 16 blocks."""
@@ -64,6 +65,22 @@ def edges(head, N, VEC: gl.constexpr, ALIGNED: gl.constexpr, TILE: gl.constexpr,
     e = gl.arange(0, 2 * VEC, gl.SliceLayout(0, TILE))[None, :]
     e = gl.where(rank == 0, gl.where(e < head, e, e + columns_of_body(N, VEC, ALIGNED)), N)
     return e, (e < N) & (not ALIGNED)
+
+
+@gluon.jit
+def load_row(
+    x_ptr, start, head, N, slice_columns, other: gl.constexpr, VEC: gl.constexpr, ALIGNED: gl.constexpr,
+    BLOCK_N: gl.constexpr, TILE: gl.constexpr, CLUSTER: gl.constexpr,
+):  # fmt: skip
+    """Columns n of the body and e of the edges, which there are, and their elements in fp32, else ``other``.
+
+    The row starts at ``start``, ``head`` columns before its body.
+    """
+    n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER)
+    e, at_edge = edges(head, N, VEC, ALIGNED, TILE, CLUSTER)
+    x = gl.load(x_ptr + start_of_body(start, VEC) + n, mask=inside, other=other).to(gl.float32)
+    edge = gl.load(x_ptr + start + e, mask=at_edge, other=other).to(gl.float32)
+    return n, inside, e, at_edge, x, edge
 
 
 @gluon.jit

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.libdevice import fast_expf
 
 from compare.registry import implementation
-from triton_impl.gluon_cluster.rows import as_output, body, edges, share_row, tile
+from triton_impl.gluon_cluster.rows import as_output, load_row, share_row, tile
 from triton_impl.gluon_cluster.running import reduce_row
 from triton_impl.parts import start_of_body
 from triton_impl.softmax import checked, finite_shift
@@ -29,11 +29,11 @@ def softmax_gluon_cluster_kernel(
     """
     TILE: gl.constexpr = tile(CLUSTER, VEC, gl.num_warps())
     m = gl.program_id(0).to(gl.int64)
-    n, inside = body(N, slice_columns, VEC, ALIGNED, BLOCK_N, TILE, CLUSTER)
-    e, at_edge = edges(start_of_body(m * N, VEC) - m * N, N, VEC, ALIGNED, TILE, CLUSTER)
-    x = gl.load(x_ptr + start_of_body(m * stride_xm, VEC) + n, mask=inside, other=-float("inf"))
-    edge = gl.load(x_ptr + m * stride_xm + e, mask=at_edge, other=-float("inf"))
-    x, edge, block_max, row_max, row_sum = reduce_row(x.to(gl.float32), edge.to(gl.float32), CLUSTER)
+    head = start_of_body(m * N, VEC) - m * N
+    n, inside, e, at_edge, x, edge = load_row(
+        x_ptr, m * stride_xm, head, N, slice_columns, -float("inf"), VEC, ALIGNED, BLOCK_N, TILE, CLUSTER
+    )
+    x, edge, block_max, row_max, row_sum = reduce_row(x, edge, CLUSTER)
     scale = (fast_expf(block_max - finite_shift(row_max)) * (1.0 / row_sum))[:, None]
     gl.store(y_ptr + start_of_body(m * N, VEC) + n, x * scale, mask=inside)
     gl.store(y_ptr + m * N + e, edge * scale, mask=at_edge)
