@@ -21,6 +21,11 @@ def recorded(op: Op, root: Path = archive.RESULTS, device: str = "") -> Comparis
     return merged([run for run in runs if run.environment.device == device])
 
 
+def case_of(run: Comparison | None, case: str) -> CaseComparison | None:
+    """None: nothing is on record, or not of this case."""
+    return next((each for each in run.cases if each.case == case), None) if run else None
+
+
 def most_recorded(runs: Iterable[Comparison]) -> str:
     """The device with the most ops among these runs: pages that show many ops show one device."""
     ops: dict[str, set[str]] = {}

@@ -8,7 +8,7 @@ from statistics import median
 from compare import registry
 from compare.history.crossover import best_of_ways
 from compare.history.map import Place, survey
-from compare.history.recorded import merged
+from compare.history.recorded import case_of, recorded
 from compare.model.op import WAYS
 from compare.model.result import CaseComparison, Comparison, Row
 from compare.records import archive
@@ -25,13 +25,12 @@ def block(op: str, results: Path) -> str:
         UsageError: there is no such op.
     """
     case = str(registry.get_op(op).cases.default)
-    runs = archive.runs_of(op, results)
-    device = next((run.environment.device for run in runs), "")
-    runs = [run for run in runs if run.environment.device == device]
-    comparison = merged(runs)
-    found = next((one for one in comparison.cases if one.case == case), None) if comparison else None
+    comparison = recorded(registry.get_op(op), results)
+    found = case_of(comparison, case)
     if comparison is None or found is None:
         return f"Nothing is recorded yet of {case}."
+    device = comparison.environment.device
+    runs = [run for run in archive.runs_of(op, results) if run.environment.device == device]
     best = best_of_ways(found)
     baseline = figures.row_of(found, figures.baseline_of(found))
     sentences = [f"On {case}, {device}:"]

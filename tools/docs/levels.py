@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from compare import registry
+from compare.history.recorded import case_of
 from compare.model.op import Op, UsageError
 from compare.model.result import CaseComparison, Comparison, Row
 from compare.records.archive import changed_since
@@ -63,7 +64,7 @@ def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:
     """
     op = registry.get_op(words)
     comparison, case = recorded(op), str(op.cases.default)
-    found = next((one for one in comparison.cases if one.case == case), None) if comparison else None
+    found = case_of(comparison, case)
     if comparison is None or found is None:
         return f"Nothing is recorded yet of {case}."
     labels = [impl.label for impl in registry.implementations(op.name) if impl.route != "pybind"]

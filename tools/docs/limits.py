@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import registry
-from compare.history.recorded import most_recorded, recorded
+from compare.history.recorded import case_of, most_recorded, recorded
 from compare.model.result import CaseComparison, Comparison, Row
 from compare.records import archive
 from compare.records.archive import changed_since
@@ -111,7 +111,7 @@ def _device(results: Path) -> str:
 
 def _line(limit: Limit, found: Comparison | None) -> tuple[str, ...]:
     case_name = limit.case or str(registry.get_op(limit.op).cases.default)
-    case = next((case for case in found.cases if case.case == case_name), None) if found else None
+    case = case_of(found, case_name)
     where = f"[{limit.op}](ops/{limit.op}.md): `{limit.triton}`, `{limit.cuda}`"
     where += f", `{limit.gluon}`" if limit.gluon not in ("", "triton.gluon") else ""
     where += f", {limit.case}" if limit.case else ""
@@ -161,7 +161,7 @@ def effort(results: Path) -> str:
     for name, labels in EFFORT.items():
         found = recorded(registry.get_op(name), results, device)
         default = str(registry.get_op(name).cases.default)
-        case = next((case for case in found.cases if case.case == default), None) if found else None
+        case = case_of(found, default)
         if found is None or case is None:
             continue
         baseline = figures.row_of(case, figures.baseline_of(case))

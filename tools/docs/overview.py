@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compare import registry
 from compare.history.crossover import best_of_ways
-from compare.history.recorded import most_recorded, recorded
+from compare.history.recorded import case_of, most_recorded, recorded
 from compare.model.op import Op
 from compare.model.result import CaseComparison, Comparison, Row
 from compare.records import archive
@@ -46,7 +46,7 @@ def _title(device: str) -> str:
 
 def _line(op: Op, run: Comparison | None) -> tuple[str, ...]:
     name, default = f"[{op.name}](ops/{op.name}.md)", str(op.cases.default)
-    case = next((case for case in run.cases if case.case == default), None) if run else None
+    case = case_of(run, default)
     if run is None or case is None:
         return name, default, *[NOTHING] * (len(_HEADERS) - 2)
     best = best_of_ways(case)
