@@ -205,10 +205,8 @@ def grade(arguments: argparse.Namespace) -> int:
             f"({'; '.join(here.refused)}). --unsafe marks them all the same"
         )
     elsewhere = _on_cluster(arguments) if arguments.cluster else None
-    timeout_s = arguments.timeout or Options.timeout_s
-    if not elsewhere:
-        device = prepare(arguments.device, commands=COMMAND_MODULES)
-        timeout_s = arguments.timeout or (_ON_CPU_S if device.type == "cpu" else Options.timeout_s)
+    on_cpu = not elsewhere and prepare(arguments.device, commands=COMMAND_MODULES).type == "cpu"
+    timeout_s = arguments.timeout or (_ON_CPU_S if on_cpu else Options.timeout_s)
     stop = stop_on_signals()
     unpacked = arguments.folder / f"{hand_ins.UNPACKED}{os.getpid()}"
     similar = None
@@ -241,7 +239,7 @@ def _on_cluster(arguments: argparse.Namespace) -> Callable[..., Iterator[tuple[H
 
 
 def _marked(arguments: argparse.Namespace, students: _Class, how: MarkingOptions) -> tuple[list[Marks], bool]:
-    """Marks as they are kept, and whether it was stopped."""
+    """Marks as they are kept, and whether some are missing."""
     from compare.labs import classroom, regrade
 
     def say(step: str) -> None:
