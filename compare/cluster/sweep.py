@@ -125,6 +125,12 @@ class Sweep:
             for future in self._running:
                 future.release()
 
+    def cancel(self) -> None:
+        """End `results` soon, from another thread; what a worker has begun goes on there."""
+        self._waiting = {device: deque() for device in self._waiting or ("",)}
+        for future in list(self._running):
+            future.cancel()
+
     def _look(self, now_s: float) -> None:
         """Give new workers their resource, or refuse them; forget those that are gone."""
         for future, task in list(self._running.items()):

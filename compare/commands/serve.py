@@ -7,7 +7,8 @@ examples:
 
 It listens on this machine only, unless --address says otherwise. The address that it prints has a random
 token: with it one may run code here, in the sandbox of --load. --auth FILE has a line for each user of a
-class, a name and a token. --host names the proxy through which they come. docs/run-page.md has more.
+class, a name and a token. --host names the proxy through which they come. With --cluster each run goes to a
+worker of a cluster, one a GPU. docs/run-page.md has more.
 
 exit status:
   0  ended by Ctrl-C or SIGTERM
@@ -21,14 +22,21 @@ import asyncio
 import importlib.util
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compare import registry
+from compare.cluster import packages
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
 from compare.places import to_install
 from compare.serve import access
 from compare.serve.access import User
+
+if TYPE_CHECKING:
+    from compare.serve.site import RunPlaces
 
 _PACKAGES = ("tornado", "django_ace")
 _FILES = 4096
@@ -45,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--quota", type=int, default=120, metavar="N", help="runs of one user in an hour (default: 120)")
     options.add_device(add)
+    options.add_cluster(add, "run on many GPUs, one run on each")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,21 +66,40 @@ def run(arguments: argparse.Namespace) -> int:
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"serve needs {package}. To install it: {to_install('serve')}")
     everyone = access.read(arguments.auth) if arguments.auth else access.alone()
+    _allow_files()
+    with _on_cluster(arguments) if arguments.cluster else nullcontext(_here(arguments.device)) as places:
+        asyncio.run(_serve(arguments, everyone, places))
+    return status.SUCCESS
+
+
+def _here(device: str) -> RunPlaces:
     from compare.sandbox import isolation
 
-    here = isolation.found()  # forks need not ask again
-    if not here.holds:
+    found = isolation.found()  # forks need not ask again
+    if not found.holds:
         raise UsageError(
             "what is run from the page would have all your rights: this machine offers no isolation "
-            f"({'; '.join(here.refused)})"
+            f"({'; '.join(found.refused)})"
         )
-    _allow_files()
     from compare.labs.running import COMMAND_MODULES
     from compare.worker.start import prepare
 
-    prepare(arguments.device, registry.op_names(), (*COMMAND_MODULES, "compare.serve.judge"))
-    asyncio.run(_serve(arguments, everyone))
-    return status.SUCCESS
+    prepare(device, registry.op_names(), (*COMMAND_MODULES, "compare.serve.judge"))
+    from compare.serve import site
+
+    return site.here(device)
+
+
+@contextmanager
+def _on_cluster(arguments: argparse.Namespace) -> Iterator[RunPlaces]:
+    with packages():
+        from compare.cluster import engines
+        from compare.cluster.serving import ClusterRuns
+    from compare.serve import site
+
+    with engines.connected(arguments.cluster) as (client, patience_s):
+        runs = ClusterRuns(client, patience_s, arguments.device, outputs.say)
+        yield site.RunPlaces(runs.slots, runs.perform, runs.gpu)
 
 
 def _allow_files() -> None:
@@ -81,13 +109,13 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-async def _serve(arguments: argparse.Namespace, everyone: list[User]) -> None:
+async def _serve(arguments: argparse.Namespace, everyone: list[User], places: RunPlaces) -> None:
     from compare.serve import site, web
 
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
-    shared = site.made(everyone, arguments.device, arguments.quota)
+    shared = site.made(everyone, places, arguments.quota)
     try:
         try:
             server = web.serve(shared, arguments.port, arguments.address)

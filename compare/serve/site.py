@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -12,28 +13,38 @@ from compare.device import pick
 from compare.serve import access, performing, starters
 from compare.serve.access import User
 from compare.serve.orders import RunOrder
-from compare.serve.runs import FairQueue, PageRun
+from compare.serve.runs import FairQueue, PageRun, Perform
 from compare.serve.web import Site
 
 
-def made(everyone: Sequence[User], device: str, runs_an_hour: int) -> Site:
+@dataclass(frozen=True)
+class RunPlaces:
+    """Where runs are performed."""
+
+    slots: Sequence[str]
+    """Each takes one run at a time."""
+    perform: Perform
+    gpu: str
+    """Its name; empty: on a CPU."""
+
+
+def made(everyone: Sequence[User], places: RunPlaces, runs_an_hour: int) -> Site:
     """What the server needs, with the run of the example under way; on the event loop."""
-    queue = FairQueue(devices(device), performing.perform)
+    queue = FairQueue([*places.slots], places.perform)
     op, way, label = first()
     beside = next(each.label for each in starters.starters(op)[way] if each.label != starters.EXAMPLE)
     example = PageRun(User("example", ""), RunOrder(op, starters.text(op, way, label), beside=beside))
     queue.put(example)
-    gpu = gpu_name() if pick(device).type == "cuda" else ""
-    facts = {"gpu": gpu, "first": {"op": op, "way": way, "label": label}}
+    facts = {"gpu": places.gpu, "first": {"op": op, "way": way, "label": label}}
     return Site(access.users(everyone, runs_an_hour), frozenset(), queue, facts, example)
 
 
-def devices(device: str) -> list[str]:
-    """What takes one run at a time: each GPU, or the CPU."""
-    picked = pick(device)
-    if picked.type == "cuda" and device in ("auto", "cuda"):
-        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return [device if picked.type == "cuda" else "cpu"]
+def here(device: str) -> RunPlaces:
+    """This machine: each GPU, or the CPU."""
+    if pick(device).type != "cuda":
+        return RunPlaces(["cpu"], performing.perform, "")
+    every = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return RunPlaces(every if device in ("auto", "cuda") else [device], performing.perform, gpu_name() or "")
 
 
 def first() -> tuple[str, str, str]:

@@ -119,9 +119,9 @@ def page_server(*words: str) -> Iterator[PageServerProcess]:
     )
     try:
         assert process.stderr
-        line = process.stderr.readline()
-        found = re.search(r":(\d+)/([\w-]+)/", line)
-        assert found, line
+        searched = (re.search(r"open http.*:(\d+)/([\w-]+)/", line) for line in process.stderr)
+        found = next(filter(None, searched), None)
+        assert found, f"status {process.wait()}"
         client = PageClient(int(found[1]), found[2])
         yield PageServerProcess(process, client)
     finally:
