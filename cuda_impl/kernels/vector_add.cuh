@@ -2,7 +2,7 @@
 //
 // Variants, slow to fast; both are memory-bound and differ in bytes per instruction:
 //   scalar      one element per thread
-//   vectorized  VECTORS 16-byte vectorized accesses per thread, all loads in flight at once
+//   vectorized  VECTORS vectorized accesses of VEC elements per thread, all loads in flight at once
 //
 // Arrays are contiguous; arithmetic is in fp32.
 #pragma once
@@ -17,12 +17,12 @@ __global__ void vector_add_scalar_kernel(
     if (n < N) z_ptr[n] = T(float(x_ptr[n]) + float(y_ptr[n]));
 }
 
-// A block adds VECTORS * blockDim.x consecutive 16-byte vectors; neighbouring threads have neighbouring
-// vectors: coalesced. All three arrays are 16-byte aligned.
-template <typename T, int VECTORS>
+// A block adds VECTORS * blockDim.x consecutive vectors of VEC elements; neighbouring threads have
+// neighbouring vectors: coalesced. A vector of 16 bytes needs arrays that are 16-byte aligned; otherwise
+// VEC is 1 and VECTORS is larger, for as many bytes in flight.
+template <typename T, int VEC, int VECTORS>
 __global__ void vector_add_vectorized_kernel(
     const T* __restrict__ x_ptr, const T* __restrict__ y_ptr, T* __restrict__ z_ptr, index_t N) {
-    constexpr int VEC = 16 / sizeof(T);
     const index_t first = index_t(blockIdx.x) * VECTORS * blockDim.x + threadIdx.x, vectors = N / VEC;
 
     Vec<T, VEC> x[VECTORS], y[VECTORS];

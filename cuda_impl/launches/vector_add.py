@@ -9,7 +9,10 @@ from cuda_impl.layouts import contiguous
 
 SIZES = (64, 128, 256, 512, 1024)  # threads per block
 SCALAR = Kernel("vector_add_scalar_kernel<{T}>")
-VECTORIZED = Kernel("vector_add_vectorized_kernel<{T}, {VECTORS}>", VECTORS=(2,))
+VECTORIZED = Kernel(
+    "vector_add_vectorized_kernel<{T}, {VEC_AND_VECTORS}>",
+    VEC_AND_VECTORS=lambda T: [(16 // T.itemsize, 2), (1, 32 // T.itemsize)],
+)
 
 
 @variant("vector_add", "scalar", kernels=[SCALAR], level="naive", tunable={"THREADS": SIZES})
@@ -24,21 +27,22 @@ def scalar(x: Tensor, y: Tensor, *, THREADS: int = 256) -> Plan:
 @variant(
     "vector_add",
     "vectorized",
-    kernels=[SCALAR, VECTORIZED],
+    kernels=[VECTORIZED],
     level="tiled",
     tunable={"THREADS": SIZES, "VECTORS": (1, 2, 4)},
     matches="triton.blocked",
 )
 def vectorized(x: Tensor, y: Tensor, *, THREADS: int = 256, VECTORS: int = 2) -> Plan:
-    """``z[N] = x[N] + y[N]``, 16-byte vectorized; inputs that are not 16-byte aligned use `scalar`.
+    """``z[N] = x[N] + y[N]``, 16-byte vectorized; inputs that are not 16-byte aligned element by element.
 
     Two 16-byte vectors per thread put four loads in flight.
     """
     check_same("vector_add", 1, x=x, y=y)
     dense = (contiguous(x), contiguous(y))
+    VEC = 16 // x.element_size()
     if any(operand.data_ptr() % 16 != 0 for operand in dense):
-        return scalar.plan(x, y)
+        VEC, VECTORS = 1, VECTORS * VEC
     z, N = empty_like(x), x.numel()
-    elements = THREADS * VECTORS * 16 // x.element_size()  # per block
     args = (*dense, z, *int64(N))
-    return Plan(z, Launch(VECTORIZED(x.dtype, VECTORS=VECTORS), ceil_div(N, elements), THREADS, args))
+    run = VECTORIZED(x.dtype, VEC_AND_VECTORS=(VEC, VECTORS))
+    return Plan(z, Launch(run, ceil_div(N, THREADS * VECTORS * VEC), THREADS, args))
