@@ -40,7 +40,7 @@ __device__ __forceinline__ unsigned add_words(unsigned x, unsigned residual) {
     return reinterpret_cast<const unsigned&>(h);
 }
 template <typename T, int VEC>
-__device__ __forceinline__ Packed<T, VEC> add(const Packed<T, VEC>& x, const Packed<T, VEC>& residual) {
+__device__ __forceinline__ Packed<T, VEC> add_vec(const Packed<T, VEC>& x, const Packed<T, VEC>& residual) {
     const uint4 a = x.words, b = residual.words;
     return {make_uint4(
         add_words<T>(a.x, b.x), add_words<T>(a.y, b.y), add_words<T>(a.z, b.z), add_words<T>(a.w, b.w))};
@@ -71,7 +71,7 @@ __global__ __launch_bounds__(THREADS) void fused_add_rms_norm_online_kernel(
     }
 #pragma unroll 2
     for (index_t n = first; n < end; n += BLOCK_N) {
-        const Packed<T, VEC> h = add(load_packed<VEC>(x_row + n), load_packed<VEC>(residual_row + n));
+        const Packed<T, VEC> h = add_vec(load_packed<VEC>(x_row + n), load_packed<VEC>(residual_row + n));
         store_vec(h_row + n, h.unpack());
         squares += vec_squares(h.unpack());
     }
@@ -97,7 +97,7 @@ __device__ __forceinline__ float add_and_store_tile(
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
         const int n = p * THREADS * VEC;
-        h[p] = add(h[p], residual[p]);
+        h[p] = add_vec(h[p], residual[p]);
         store_vec_if(n < columns, tile_ptr + n, h[p].unpack());
         squares += vec_squares(h[p].unpack());
     }
@@ -123,7 +123,6 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
     // Without a row a thread still shuffles.
     const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
-    // From this thread's first vector: constant offsets of one address, not an address per vector.
     const int first = parts.head + thread * VEC, columns = static_cast<int>(parts.body) - thread * VEC;
     const int at_edge = static_cast<int>(parts.edge);
     const T* weight_tile = weight_ptr + first;
@@ -131,9 +130,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
     T* y_tile = y_ptr + m * N + first;
     Packed<T, VEC> h[VECTORS], residual[VECTORS], weight[VECTORS];
 
-    load_tile<ROW_THREADS>(h, x_ptr + m * stride_xm + first, columns, 0);
-    load_tile<ROW_THREADS>(residual, residual_ptr + m * stride_rm + first, columns, 0);
-    if (WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns, 0);
+    load_tile<ROW_THREADS>(h, x_ptr + m * stride_xm + first, columns);
+    load_tile<ROW_THREADS>(residual, residual_ptr + m * stride_rm + first, columns);
+    if (WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns);
     float squares = add_and_store_tile<ROW_THREADS>(h_tile, h, residual, columns);
     T edge = T(0.0f);
     if (at_edge >= 0) {
@@ -141,9 +140,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void fused_add_rms_norm_on
         h_ptr[m * N + at_edge] = edge;
         squares += square(float(edge));
     }
-    if (!WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns, 0);
+    if (!WEIGHTS_FIRST) load_parameters<ROW_THREADS, ALIGNED>(weight, weight_tile, columns);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
-    store_tile<ROW_THREADS>(y_tile, h, scale, weight, columns, 0);
+    store_tile<ROW_THREADS>(y_tile, h, scale, weight, columns);
     if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
 }
 
@@ -200,8 +199,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void fused_add_rms_norm_split_kern
         const Parts<T, ALIGNED> parts = parts_of(m);
         const index_t first = parts.head + begin + thread * VEC;
         const int columns = m < M ? columns_of(parts) : 0;
-        load_tile<THREADS>(next_x, x_ptr + m * stride_xm + first, columns, 0);
-        load_tile<THREADS>(next_residual, residual_ptr + m * stride_rm + first, columns, 0);
+        load_tile<THREADS>(next_x, x_ptr + m * stride_xm + first, columns);
+        load_tile<THREADS>(next_residual, residual_ptr + m * stride_rm + first, columns);
     };
 
     load_next(first_m);
@@ -223,11 +222,11 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void fused_add_rms_norm_split_kern
         squares = block_reduce<Sum, THREADS, 0>(squares);
         if (thread == 0) publish(of_row + c, squares);
         load_next(m + step);
-        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + first, columns, 0);
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + first, columns);
         // The other call's barrier is between two uses of one call's shared memory.
         squares = block_reduce<Sum, THREADS, 1>(wait_for_row<THREADS>(of_row, chunks, thread));
         const float scale = rsqrtf(squares / N + eps);
-        store_tile<THREADS>(y_ptr + m * N + first, h, scale, weight, columns, 0);
+        store_tile<THREADS>(y_ptr + m * N + first, h, scale, weight, columns);
         if (at_edge >= 0) y_ptr[m * N + at_edge] = T(float(edge) * scale * float(weight_ptr[at_edge]));
     }
 }

@@ -99,11 +99,11 @@ __device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[VECTORS
 // The sum of squared deviations from `mean`.
 template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ float tile_squares(
-    const Packed<T, VEC> (&packed)[VECTORS], float mean, int columns, int thread) {
+    const Packed<T, VEC> (&packed)[VECTORS], float mean, int columns) {
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        if ((p * THREADS + thread) * VEC >= columns) continue;  // padding: x is 0, the mean is not
+        if (p * THREADS * VEC >= columns) continue;  // padding: x is 0, the mean is not
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
@@ -117,10 +117,10 @@ __device__ __forceinline__ float tile_squares(
 template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
     T* tile_ptr, const Packed<T, VEC> (&packed)[VECTORS], const Packed<T, VEC> (&weights)[VECTORS],
-    const Packed<T, VEC> (&biases)[VECTORS], float mean, float scale, int columns, int thread) {
+    const Packed<T, VEC> (&biases)[VECTORS], float mean, float scale, int columns) {
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
+        const int n = p * THREADS * VEC;
         const Vec<T, VEC> x = packed[p].unpack(), weight = weights[p].unpack(), bias = biases[p].unpack();
         Vec<T, VEC> y;
 #pragma unroll
@@ -158,27 +158,23 @@ __launch_bounds__(THREADS, resident_threads(VECTORS, THREADS) / THREADS) void la
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
     // Without a row a thread still shuffles.
     const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
-    const int columns = parts.body;
+    const int first = parts.head + thread * VEC, columns = static_cast<int>(parts.body) - thread * VEC;
+    const int at_edge = static_cast<int>(parts.edge);
     Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
-    float edge = 0.0f, edge_weight = 0.0f, edge_bias = 0.0f;
 
-    if (parts.edge >= 0) {
-        edge = float(x_ptr[m * stride_xm + parts.edge]);
-        edge_weight = float(weight_ptr[parts.edge]), edge_bias = float(bias_ptr[parts.edge]);
-    }
-    const T* x_row = x_ptr + m * stride_xm;
-    load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
-    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
-    load_parameters<ROW_THREADS, ALIGNED>(bias, bias_ptr + parts.head, columns, thread);
-    float sum = tile_sum(x);
-    if (parts.edge >= 0) sum += edge;
-    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(sum) / N;
-    float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
-    if (parts.edge >= 0) squares += square(edge - mean);
+    load_tile<ROW_THREADS, ALIGNED>(x, x_ptr + m * stride_xm + first, columns);
+    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + first, columns);
+    load_parameters<ROW_THREADS, ALIGNED>(bias, bias_ptr + first, columns);
+    const float edge = at_edge >= 0 ? float(x_ptr[m * stride_xm + at_edge]) : 0.0f;
+    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(tile_sum(x) + edge) / N;
+    float squares = tile_squares<ROW_THREADS>(x, mean, columns);
+    if (at_edge >= 0) squares += square(edge - mean);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N + eps);
-    T* y_body = y_ptr + m * N + parts.head;
-    store_tile<ROW_THREADS>(y_body, x, weight, bias, mean, scale, columns, thread);
-    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T((edge - mean) * scale * edge_weight + edge_bias);
+    store_tile<ROW_THREADS>(y_ptr + m * N + first, x, weight, bias, mean, scale, columns);
+    if (at_edge >= 0) {
+        const float y = (edge - mean) * scale * float(weight_ptr[at_edge]) + float(bias_ptr[at_edge]);
+        y_ptr[m * N + at_edge] = T(y);
+    }
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
@@ -207,7 +203,7 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
     __shared__ word_t block_moments[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
-    const int thread = threadIdx.x, rank = cluster_block_rank();
+    const int thread = threadIdx.x, rank = cluster_block_rank(), first = thread * VEC;
     const index_t cluster = blockIdx.x / CLUSTER;
     const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
     const auto row_m = [&](int row) { return first_m + row * STEP; };
@@ -243,8 +239,8 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     cluster_arrive_relaxed();
     Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
     if (KEPT) {
-        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
-        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + head + begin, columns, thread);
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin + first, columns - first);
+        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + head + begin + first, columns - first);
     }
 
     const auto reduce = [&](int row) {
@@ -253,15 +249,15 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         if (edge_column >= 0) edge = float(x_ptr[row_m(row) * stride_xm + edge_column]);
         mbarrier_wait(&full[row], 0);
         float sum = 0.0f, deviations = 0.0f;
-        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
             sum += tile_sum(x);
         }
         if (edge_column >= 0) sum += edge;
         const float mean = block_reduce<Sum, THREADS, 0>(sum) / max(count_of(rank), 1);
-        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
-            if (!KEPT) load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
-            deviations += tile_squares<THREADS>(x, mean, columns - n, thread);
+        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
+            if (!KEPT) load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
+            deviations += tile_squares<THREADS>(x, mean, columns - n);
         }
         if (edge_column >= 0) deviations += square(edge - mean);
         const float squares = block_reduce<Sum, THREADS, 1>(deviations);
@@ -282,14 +278,14 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         const float distance = block_mean - mean;
         const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
         const float scale = rsqrtf(squares / N + eps);
-        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
             const index_t at = head + begin + n;
             if (!KEPT) {
-                load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n, thread);
-                load_parameters<THREADS, ALIGNED>(bias, bias_ptr + at, columns - n, thread);
+                load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n);
+                load_parameters<THREADS, ALIGNED>(bias, bias_ptr + at, columns - n);
             }
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
-            store_tile<THREADS>(y_row + at, x, weight, bias, mean, scale, columns - n, thread);
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
+            store_tile<THREADS>(y_row + at, x, weight, bias, mean, scale, columns - n);
         }
         if (parts.edge >= 0 && rank == 0) {
             const float centred = float(x_ptr[row_m(row) * stride_xm + parts.edge]) - mean;

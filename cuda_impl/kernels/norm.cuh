@@ -10,13 +10,14 @@ __device__ __forceinline__ float square(float x) {
     return x * x;
 }
 
-// VECTORS vectors per thread, THREADS vectors apart; zeros from `columns` on.
+// VECTORS vectors per thread, THREADS vectors apart; zeros from `columns` on. `tile_ptr` is at this thread's
+// first vector: constant offsets of one address, not an address per vector.
 template <int THREADS, bool ALIGNED = true, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void load_tile(
-    Packed<T, VEC> (&x)[VECTORS], const T* tile_ptr, int columns, int thread) {
+    Packed<T, VEC> (&x)[VECTORS], const T* tile_ptr, int columns) {
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
+        const int n = p * THREADS * VEC;
         x[p] = n < columns ? load_body<ALIGNED, VEC>(tile_ptr + n) : Packed<T, VEC>{};
     }
 }
@@ -45,10 +46,10 @@ __device__ __forceinline__ Packed<T, VEC> load_shifted(const T* ptr) {
 }
 template <int THREADS, bool ALIGNED, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void load_parameters(
-    Packed<T, VEC> (&weight)[VECTORS], const T* tile_ptr, int columns, int thread) {
+    Packed<T, VEC> (&weight)[VECTORS], const T* tile_ptr, int columns) {
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
+        const int n = p * THREADS * VEC;
         weight[p] = n < columns ? load_shifted<ALIGNED, VEC>(tile_ptr + n) : Packed<T, VEC>{};
     }
 }

@@ -73,10 +73,10 @@ __device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&x)[VECTORS]
 template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
     T* tile_ptr, const Packed<T, VEC> (&x)[VECTORS], float scale, const Packed<T, VEC> (&weight)[VECTORS],
-    int columns, int thread) {
+    int columns) {
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
+        const int n = p * THREADS * VEC;
         const Vec<T, VEC> y = scaled(x[p].unpack(), scale, weight[p].unpack());
         if (n < columns) store_vec(tile_ptr + n, y);
     }
@@ -98,22 +98,17 @@ __launch_bounds__(THREADS, (VECTORS == 2 ? MOST_THREADS : 1024) / THREADS) void 
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
     // Without a row a thread still shuffles.
     const Parts<T, ALIGNED> parts(y_ptr + m * N, m < M ? static_cast<int>(N) : 0, thread);
-    const int columns = parts.body;
+    const int first = parts.head + thread * VEC, columns = static_cast<int>(parts.body) - thread * VEC;
+    const int at_edge = static_cast<int>(parts.edge);
     Packed<T, VEC> x[VECTORS], weight[VECTORS];
-    float edge = 0.0f, edge_weight = 0.0f;
 
-    if (parts.edge >= 0) {
-        edge = float(x_ptr[m * stride_xm + parts.edge]);
-        edge_weight = float(weight_ptr[parts.edge]);
-    }
-    const T* x_row = x_ptr + m * stride_xm;
-    load_tile<ROW_THREADS, ALIGNED>(x, x_row + parts.head, columns, thread);
-    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + parts.head, columns, thread);
-    float squares = tile_squares(x);
-    if (parts.edge >= 0) squares += square(edge);
+    load_tile<ROW_THREADS, ALIGNED>(x, x_ptr + m * stride_xm + first, columns);
+    load_parameters<ROW_THREADS, ALIGNED>(weight, weight_ptr + first, columns);
+    const float edge = at_edge >= 0 ? float(x_ptr[m * stride_xm + at_edge]) : 0.0f;
+    const float squares = tile_squares(x) + square(edge);
     const float scale = rsqrtf(row_reduce<Sum, THREADS, BLOCK_M>(squares) / N + eps);
-    store_tile<ROW_THREADS>(y_ptr + m * N + parts.head, x, scale, weight, columns, thread);
-    if (parts.edge >= 0) y_ptr[m * N + parts.edge] = T(edge * scale * edge_weight);
+    store_tile<ROW_THREADS>(y_ptr + m * N + first, x, scale, weight, columns);
+    if (at_edge >= 0) y_ptr[m * N + at_edge] = T(edge * scale * float(weight_ptr[at_edge]));
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
@@ -142,7 +137,7 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
     __shared__ unsigned long long block_sums[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
-    const int thread = threadIdx.x, rank = cluster_block_rank();
+    const int thread = threadIdx.x, rank = cluster_block_rank(), first = thread * VEC;
     const index_t cluster = blockIdx.x / CLUSTER;
     const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
     const auto row_m = [&](int row) { return first_m + row * STEP; };
@@ -173,15 +168,15 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[VECTORS], weight[VECTORS];
-    if (KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin, columns, thread);
+    if (KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin + first, columns - first);
 
     const auto reduce = [&](int row) {
         const index_t edge = rank == 0 ? parts_of(row).edge : -1;
         float own = 0.0f;
         if (edge >= 0) own = square(float(x_ptr[row_m(row) * stride_xm + edge]));
         mbarrier_wait(&full[row], 0);
-        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
+        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
             own += tile_squares(x);
         }
         // Two calls by turns: the other one's barrier is between two uses of one call's shared memory.
@@ -197,11 +192,11 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
         mbarrier_wait(&arrived[row], 0);
         const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
         const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(part) / N + eps);
-        for (int n = 0; n < (KEPT ? 1 : columns); n += TILE) {
+        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
             const index_t at = head + begin + n;
-            if (!KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n, thread);
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n, thread);
-            store_tile<THREADS>(y_row + at, x, scale, weight, columns - n, thread);
+            if (!KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n);
+            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
+            store_tile<THREADS>(y_row + at, x, scale, weight, columns - n);
         }
         if (parts.edge >= 0 && rank == 0) {
             const float edge = float(x_ptr[row_m(row) * stride_xm + parts.edge]);

@@ -101,14 +101,14 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
     const T* dy_ptr, const T* x_ptr, const T* weight_ptr, const float* rstd_ptr, T* dx_ptr,
     float* partial_ptr, index_t M, index_t N, index_t stride_dym, index_t stride_xm, index_t stride_rm) {
     constexpr bool PREFETCH = VECTORS * VEC <= 8;
-    const int thread = threadIdx.x, columns = static_cast<int>(N);
+    const int first = threadIdx.x * VEC, columns = static_cast<int>(N) - first;
     Packed<T, VEC> weight[VECTORS], dy[VECTORS], x[VECTORS], next_dy[VECTORS], next_x[VECTORS];
     const auto load = [&](index_t m) {
-        load_tile<THREADS>(next_dy, dy_ptr + m * stride_dym, m < M ? columns : 0, thread);
-        load_tile<THREADS>(next_x, x_ptr + m * stride_xm, m < M ? columns : 0, thread);
+        load_tile<THREADS>(next_dy, dy_ptr + m * stride_dym + first, m < M ? columns : 0);
+        load_tile<THREADS>(next_x, x_ptr + m * stride_xm + first, m < M ? columns : 0);
     };
     load(blockIdx.x);
-    load_tile<THREADS>(weight, weight_ptr, columns, thread);
+    load_tile<THREADS>(weight, weight_ptr + first, columns);
     float dweight[VECTORS][VEC] = {};
 
     int row = 0;
@@ -132,14 +132,14 @@ __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
 #pragma unroll
         for (int p = 0; p < VECTORS; ++p) {
             const Gradients<T, VEC> of(dy[p].unpack(), x[p].unpack(), weight[p].unpack(), rstd);
-            const int n = (p * THREADS + thread) * VEC;
-            store_vec_if(n < columns, dx_ptr + m * N + n, of.dx(rstd, mean));
+            const int n = p * THREADS * VEC;
+            store_vec_if(n < columns, dx_ptr + m * N + first + n, of.dx(rstd, mean));
         }
     }
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
-        const int n = (p * THREADS + thread) * VEC;
-        float* partial = partial_ptr + blockIdx.x * N + n;
+        const int n = p * THREADS * VEC;
+        float* partial = partial_ptr + blockIdx.x * N + first + n;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             if (n < columns) partial[v] = dweight[p][v];

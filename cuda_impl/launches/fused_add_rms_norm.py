@@ -57,8 +57,10 @@ def online(x: Tensor, residual: Tensor, weight: Tensor, eps: float = EPS) -> Pla
     """A block reads the h again that it has written: any row length."""
     rows = checked(x, residual, weight)
     M, N = x.shape
+    THREADS = norm.online_threads(rows.vectors)
     args = (*rows, *int64(N), *rows.strides, np.float32(eps))
-    return Plan((rows.y, rows.h), Launch(ONLINE(x.dtype, ALIGNED=rows.ALIGNED), M, 1024, args))
+    run = ONLINE(x.dtype, ALIGNED=rows.ALIGNED, THREADS=THREADS)
+    return Plan((rows.y, rows.h), Launch(run, M, THREADS, args))
 
 
 ONEPASS = norm.onepass_kernel(OP)

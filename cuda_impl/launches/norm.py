@@ -13,16 +13,26 @@ from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64
 from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, packed, vector
 
 
+ONLINE_THREADS = (256, 512, 1024)
+
+
+def online_threads(vectors: int) -> int:
+    """The most THREADS that have two vectors each of a row of ``vectors`` vectors; at least 256."""
+    return max((THREADS for THREADS in ONLINE_THREADS if 2 * THREADS <= vectors), default=ONLINE_THREADS[0])
+
+
 def online_kernel(op: str) -> Kernel:
-    return Kernel(op + "_online_kernel<{T}, {ALIGNED}, 1024>", ALIGNED=(True, False))
+    template = op + "_online_kernel<{T}, {ALIGNED}, {THREADS}>"
+    return Kernel(template, ALIGNED=(True, False), THREADS=ONLINE_THREADS)
 
 
 def online(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
     x = contiguous_rows(x)
     y, (M, N) = empty_like(x), x.shape
+    THREADS = online_threads(ceil_div(N, vector(x)))
     args = (x, *map(packed, parameters.values()), y, *int64(N, x.stride(0)), np.float32(eps))
-    return Plan(y, Launch(run(x.dtype, ALIGNED=in_vectors(x)), M, 1024, args))
+    return Plan(y, Launch(run(x.dtype, ALIGNED=in_vectors(x), THREADS=THREADS), M, THREADS, args))
 
 
 def onepass_shape(vectors: int) -> tuple[int, int, int]:

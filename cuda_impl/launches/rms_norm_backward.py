@@ -11,6 +11,7 @@ from compare.arguments import check_norm_gradients
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, empty_like
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launches import norm
 from cuda_impl.layouts import VECS, contiguous_rows, in_vectors, packed, vector
 
 OP = "rms_norm_backward"
@@ -42,7 +43,9 @@ def sum_of(partial: Tensor, dweight: Tensor) -> Launch:
     return Launch(SUM(dweight.dtype), ceil_div(N, 32), 1024, (partial, dweight, *int32(P), *int64(N)))
 
 
-ONLINE = Kernel("rms_norm_backward_online_kernel<{T}, {VEC}, 1024>", VEC=VECS)
+ONLINE = Kernel(
+    "rms_norm_backward_online_kernel<{T}, {VEC}, {THREADS}>", VEC=VECS, THREADS=norm.ONLINE_THREADS
+)
 COLUMNS = Kernel("rms_norm_backward_columns_kernel<{T}, {VEC}, 128>", VEC=VECS)
 
 
@@ -52,7 +55,9 @@ def online(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> Plan:
     dy, x, weight, dx, dweight, VEC = checked(dy, x, weight, rstd)
     (M, N), T = x.shape, x.dtype
     strides = int64(dy.stride(0), x.stride(0), rstd.stride(0))
-    of_rows = Launch(ONLINE(T, VEC=VEC), M, 1024, (dy, x, weight, rstd, dx, *int64(N), *strides))
+    THREADS = norm.online_threads(ceil_div(N, VEC))
+    args = (dy, x, weight, rstd, dx, *int64(N), *strides)
+    of_rows = Launch(ONLINE(T, VEC=VEC, THREADS=THREADS), M, THREADS, args)
     tiles = ceil_div(N, 128 * VEC)
     # Blocks of 128 threads, as many as are resident.
     chunks = min(M, max(1, 16 * multiprocessors(x.device) // max(tiles, 1)))

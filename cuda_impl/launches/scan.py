@@ -21,7 +21,10 @@ def tiles_of(x: Tensor, BLOCK_N: int) -> int:
     return ceil_div(N if M == 1 or N % VEC == 0 else N + VEC - 1, BLOCK_N)
 
 
-ROW_SHAPES = ((1, 8, 16), (1, 32, 4), (4, 32, 4), (4, 64, 1), (4, 128, 1), (4, 256, 1), (4, 512, 1))
+ROW_SHAPES = (
+    *((1, 8, 16), (1, 16, 8), (1, 32, 4), (4, 32, 4)),  # several rows a block
+    *((4, 64, 1), (4, 128, 1), (4, 256, 1), (4, 512, 1)),
+)
 """VECTORS, THREADS and BLOCK_M: a row is at most one tile, of the last shape many."""
 ROW = Kernel("scan_row_kernel<{T}, {SHAPE}>", SHAPE=ROW_SHAPES)
 

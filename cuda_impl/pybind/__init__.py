@@ -29,6 +29,8 @@ from cuda_impl.launch import Variant, encoded
 Run = Callable[..., torch.Tensor]
 
 _NAMES = {TORCH_DTYPES[name]: name for name in DTYPES}
+_VARYING = ("scan",)
+"""Ops whose library adds in an order that changes from call to call."""
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
@@ -61,7 +63,8 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
             declare(_lazy(op, impl.variant, op) if by_hand else through_cpp(table))
     for name in _exported(f"{LIBRARY}/{op}"):
         if (label := f"{LIBRARY}.{name}") not in present:
-            implementation(op, label, level="vendor")(_lazy(op, name, f"{LIBRARY}/{op}"))
+            declare = implementation(op, label, level="vendor", deterministic=op not in _VARYING)
+            declare(_lazy(op, name, f"{LIBRARY}/{op}"))
 
 
 def _exported(name: str) -> list[str]:

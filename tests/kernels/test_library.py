@@ -31,6 +31,7 @@ every_yardstick = for_each("impl", YARDSTICKS, ids=lambda impl: f"{impl.op} {imp
 AGAINST = {
     "reduce_sum": ("cupy.last_block", ("N=268435456,fp32", "N=268435456,bf16")),
     "compact": ("cupy.ring", ("N=268435456,K=134217728,fp32", "N=268435456,K=134217728,bf16")),
+    "scan": ("cupy.lookback", ("M=1,N=268435456,fp32", "M=1,N=268435456,fp16")),
     "histogram": ("cupy.lanes", ("N=1073741824,SKEW=0,uint8", "N=1073741824,SKEW=90,uint8")),
 }
 """By op: the implementation that must be as fast, and its cases, larger than any cache."""
