@@ -69,9 +69,11 @@ __device__ __forceinline__ float loss_of(Running row, float picked, index_t targ
 // ---- online --------------------------------------------------------------------------------------------
 // Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: one warp, or the whole block. The
 // target is loaded with the row. Its logit is loaded after the row, and overlaps with the final reduction.
+// 48 registers hold four vectors, 64 eight: room for 1280 and 1024 threads.
 
 template <typename T, int VECTORS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_kernel(
+__global__
+__launch_bounds__(THREADS, (VECTORS == 4 && MOST_THREADS == 2048 ? 1280 : 1024) / THREADS) void cross_entropy_online_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t M, index_t V, index_t stride_lm,
     index_t stride_tm) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;

@@ -139,11 +139,6 @@ __device__ __forceinline__ void store_tile(
 // block reads while another writes: 40 for VECTORS == 2, else 64. Blocks of two warps: 14 of them in place of
 // 16, with 72 registers (65536 / 896 = 73, allocated by eights), of which x, weight and bias take 48.
 
-#if __CUDA_ARCH__ >= 800
-constexpr int SMALL_TILE_THREADS = 1536;
-#else
-constexpr int SMALL_TILE_THREADS = 1024;
-#endif
 constexpr int resident_threads(int VECTORS, int THREADS) {
     return VECTORS == 2 ? SMALL_TILE_THREADS : THREADS == 64 ? 896 : 1024;
 }

@@ -6,6 +6,13 @@
 
 #include "common.cuh"
 
+// Threads per multiprocessor with 40 registers each, where it can hold as many.
+#if __CUDA_ARCH__ >= 800
+constexpr int SMALL_TILE_THREADS = 1536;
+#else
+constexpr int SMALL_TILE_THREADS = 1024;
+#endif
+
 __device__ __forceinline__ float square(float x) {
     return x * x;
 }
@@ -13,8 +20,7 @@ __device__ __forceinline__ float square(float x) {
 // VECTORS vectors per thread, THREADS vectors apart; zeros from `columns` on. `tile_ptr` is at this thread's
 // first vector: constant offsets of one address, not an address per vector.
 template <int THREADS, bool ALIGNED = true, typename T, int VEC, int VECTORS>
-__device__ __forceinline__ void load_tile(
-    Packed<T, VEC> (&x)[VECTORS], const T* tile_ptr, int columns) {
+__device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[VECTORS], const T* tile_ptr, int columns) {
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
         const int n = p * THREADS * VEC;

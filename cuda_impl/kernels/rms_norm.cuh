@@ -87,11 +87,17 @@ __device__ __forceinline__ void store_tile(
 // THREADS / BLOCK_M threads share a row and hold all of it, VECTORS vectors each:
 // N <= THREADS / BLOCK_M * VECTORS * VEC. A row of more than one warp has a block to itself. Weights are
 // loaded together with the row, so that nothing waits after the reduction. Registers are limited so that one
-// block reads while another writes: 32 for VECTORS == 2, else 64.
+// block reads while another writes: 32 for VECTORS == 2, else 64. The barrel shifter of 16-bit weights takes
+// 40; with 32 they would spill.
+
+template <typename T>
+constexpr int resident_threads(bool ALIGNED, int VECTORS) {
+    return VECTORS != 2 ? 1024 : ALIGNED || sizeof(T) == 4 ? MOST_THREADS : SMALL_TILE_THREADS;
+}
 
 template <typename T, bool ALIGNED, int VECTORS, int THREADS, int BLOCK_M>
 __global__
-__launch_bounds__(THREADS, (VECTORS == 2 ? MOST_THREADS : 1024) / THREADS) void rms_norm_onepass_kernel(
+__launch_bounds__(THREADS, resident_threads<T>(ALIGNED, VECTORS) / THREADS) void rms_norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, float eps) {
     constexpr int VEC = 16 / sizeof(T), ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;

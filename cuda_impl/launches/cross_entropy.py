@@ -24,7 +24,9 @@ def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return contiguous_rows(logits), empty((logits.size(0),), torch.float32, logits.device)
 
 
-ONLINE = Kernel("cross_entropy_online_kernel<{T}, 8, {SHAPE}>", SHAPE=[(128, 4), (THREADS, 1)])
+ONLINE_SHAPES = ((4, 128, 4), (8, 128, 4), (8, 64, 1), (8, 128, 1), (8, 256, 1))
+"""VECTORS, THREADS and BLOCK_M: all of a row is in flight at once, but for the last, which takes any row."""
+ONLINE = Kernel("cross_entropy_online_kernel<{T}, {SHAPE}>", SHAPE=ONLINE_SHAPES)
 
 
 @variant("cross_entropy", "online", kernels=[ONLINE], level="tiled")
@@ -32,10 +34,11 @@ def online(logits: Tensor, targets: Tensor) -> Plan:
     """A row is read once, tile by tile: any row length."""
     logits, loss = checked(logits, targets)
     M, V = logits.shape
-    warp_a_row = V * logits.element_size() <= 16 * 1024
-    ROW_THREADS, BLOCK_M = SHAPE = (128, 4) if warp_a_row else (THREADS, 1)
+    vectors = ceil_div(V, vector(logits))
+    fitting = (shape for shape in ONLINE_SHAPES if vectors <= shape[0] * shape[1] // shape[2])
+    _, THREADS, BLOCK_M = SHAPE = next(fitting, ONLINE_SHAPES[-1])
     args = (logits, targets, loss, *int64(M, V, logits.stride(0), targets.stride(0)))
-    return Plan(loss, Launch(ONLINE(logits.dtype, SHAPE=SHAPE), ceil_div(M, BLOCK_M), ROW_THREADS, args))
+    return Plan(loss, Launch(ONLINE(logits.dtype, SHAPE=SHAPE), ceil_div(M, BLOCK_M), THREADS, args))
 
 
 def slice_columns(tiles: int, M: int, TILE: int, device: torch.device) -> int:

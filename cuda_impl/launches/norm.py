@@ -12,13 +12,12 @@ from cuda_impl.buffers import Tensor, empty_like
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64
 from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, packed, vector
 
-
 ONLINE_THREADS = (256, 512, 1024)
 
 
 def online_threads(vectors: int) -> int:
     """The most THREADS that have two vectors each of a row of ``vectors`` vectors; at least 256."""
-    return max((THREADS for THREADS in ONLINE_THREADS if 2 * THREADS <= vectors), default=ONLINE_THREADS[0])
+    return max((THREADS for THREADS in ONLINE_THREADS if vectors >= 2 * THREADS), default=ONLINE_THREADS[0])
 
 
 def online_kernel(op: str) -> Kernel:

@@ -1,8 +1,8 @@
 // scan of one row by CUB's DeviceScan: a baseline for the variants. Its look-back adds whatever earlier tiles
 // have published when it reads, so that two calls may differ in the last bits.
+#include <thrust/iterator/transform_iterator.h>
 #include <cub/device/device_scan.cuh>
 #include <cuda/std/functional>
-#include <thrust/iterator/transform_iterator.h>
 
 #include "cub.h"
 
