@@ -19,7 +19,7 @@ from compare.worker.memory import ALIGNMENT, Placement, SharedMemory, places_of,
 from compare.worker.process import Worker
 
 _SHIFTS = 64
-"""Number of possible start addresses of the inputs, so that an implementation cannot rely on one."""
+"""Start addresses of the inputs, so that an implementation cannot rely on one."""
 
 _LONGEST, _MOST = 300, 10
 """Characters of what a worker says of a call, and how many of a kind."""
@@ -43,7 +43,8 @@ class CaseBuffers:
     def __init__(
         self, op: Op, case: Case, device: torch.device, expected: Outputs, *, timed: bool = False
     ) -> None:
-        self._shifts = 0 if timed else _SHIFTS * ALIGNMENT
+        self.starts = 1 if timed else _SHIFTS
+        """Number of possible start addresses of the inputs, `ALIGNMENT` apart."""
         self.set_bytes = room(meta_inputs(op, case))
         self.sets = how_many_sets(self.set_bytes, device) if timed and device.type == "cuda" else 1
         """Number of sets of inputs."""
@@ -60,7 +61,7 @@ class CaseBuffers:
         self.expected = expected
         self._options = dict(op.options(case))
         size = (self.sets + (self.next_values_offset is not None)) * self.set_bytes
-        self._outputs_offset = size + self._shifts
+        self._outputs_offset = size + (self.starts - 1) * ALIGNMENT
         outputs = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in expected.values()]
         self._outputs = dict(zip(expected, places_of(outputs, self._outputs_offset), strict=True))
         self._placed: tuple[torch.Tensor, ...] = ()
@@ -154,7 +155,7 @@ class WorkerStage:
     def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         self._count += 1
         if self._count != 2:  # the second call: new values at the same address; later: new addresses
-            self._start = secrets.randbelow(_SHIFTS) * ALIGNMENT
+            self._start = secrets.randbelow(self._buffers.starts) * ALIGNMENT
         return self._buffers.put(inputs, self._start)
 
     def call(self, expected: Outputs, poison: int = POISON) -> CallResult:
