@@ -113,27 +113,28 @@ def find(
 
 
 def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Crossover:
-    """The crossover of the sizes in ``results/``, on the device recorded last.
+    """The crossover of the sizes in ``results/``, on the device with most of them.
 
     Raises:
         UsageError: fewer than two of them are on record.
     """
-    standings: dict[int, Standing] = {}
-    device = date = ""
+    of_device: dict[str, dict[int, Standing]] = {"": {}}
+    dates: dict[str, str] = {}
     for run in archive.runs_of(op.name, root):
+        standings = of_device.setdefault(run.environment.device, {})
         for comparison in run.cases:
             case = Case.parse(comparison.case, op)
-            timed = any(row.timing for row in comparison.rows)
-            if timed and _sized(base, dim, case[dim]) == case and device in ("", run.environment.device):
+            if any(row.timing for row in comparison.rows) and _sized(base, dim, case[dim]) == case:
                 standings.setdefault(case[dim], standing(case[dim], comparison))
-                device, date = run.environment.device, date or run.created[:10]
+                dates.setdefault(run.environment.device, run.created[:10])
+    device, standings = max(of_device.items(), key=lambda item: len(item[1]))
     if len(standings) < 2:
         raise UsageError(
             f"--crossover {dim}: there is no GPU here, and results/ holds {len(standings)} size(s) of {dim} "
             f"for {base}. Name another --case, or run it on a machine with a GPU"
         )
     ordered = tuple(standings[size] for size in sorted(standings))
-    return Crossover(op.name, dim, base, ordered, recorded_on=f"{device}, {date}")
+    return Crossover(op.name, dim, base, ordered, recorded_on=f"{device}, {dates[device]}")
 
 
 # --------------------------------------------------------------------------- standings
@@ -148,11 +149,15 @@ def standing(size: int, case: CaseComparison) -> Standing:
 
 
 def best_of_ways(case: CaseComparison) -> dict[str, Row]:
-    """By way, fastest first: its fastest implementation of those that compute in the baseline's precision."""
+    """By way, fastest first: its fastest implementation of those that compute in the baseline's precision.
+
+    With its default parameters: those of ``--tune`` are no implementation that a user calls.
+    """
     best: dict[str, Row] = {}
-    unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
+    left_out = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
+    left_out |= {row.label for row in case.rows if figures.is_trial(row) or is_library(row.label)}
     for row in sorted(filter(figures.stands, case.rows), key=figures.cold_us):
-        if math.isfinite(figures.cold_us(row)) and row.label not in unequal and not is_library(row.label):
+        if math.isfinite(figures.cold_us(row)) and row.label not in left_out:
             best.setdefault(way_of(row.label), row)
     return best
 

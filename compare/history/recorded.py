@@ -11,13 +11,17 @@ from compare.code_size.hashes import source_hash
 from compare.model.op import Op
 from compare.model.result import CaseComparison, Comparison
 from compare.records import archive
+from compare.timing.figures import is_trial
 from compare.tuning.matching import registered_as
 
 
 def recorded(op: Op, root: Path = archive.RESULTS, device: str = "") -> Comparison | None:
-    """`merged` of a device's runs, by default of the device recorded last; None: nothing is recorded."""
-    runs = archive.runs_of(op.name, root)
-    device = device or next((run.environment.device for run in runs), "")
+    """`merged` of a device's runs without ``--tune``'s rows; None: nothing is recorded.
+
+    The device is by default `archive.device_of`'s.
+    """
+    runs = [archive.filtered(run, lambda _, row: not is_trial(row)) for run in archive.runs_of(op.name, root)]
+    device = device or archive.device_of(runs, str(op.cases.default))
     return merged([run for run in runs if run.environment.device == device])
 
 

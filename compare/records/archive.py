@@ -268,11 +268,27 @@ def runs_of(op: str, root: Path = RESULTS) -> list[Comparison]:
 
 
 def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
-    """The recorded rows of one case by label, from the device recorded last."""
+    """The recorded rows of one case by label, from one device: `device_of`."""
     runs = [filtered(run, lambda name, row: name == case) for run in runs_of(op, root)]
-    device = next((run.environment.device for run in runs if run.cases), None)
+    device = device_of(runs, case)
     rows = newest(run for run in runs if run.environment.device == device)
     return {label: recorded for (_, _, label), recorded in rows.items()}
+
+
+def device_of(runs: Sequence[Comparison], case: str) -> str:
+    """The device with the most rows of a case, of several the one recorded last; empty: there is no run.
+
+    A few rows, recorded alone on another device, do not hide the rest.
+
+    Args:
+        runs: of one op, the newest first.
+        case: where no run has it, the device recorded last.
+    """
+    labels: dict[str, set[str]] = {run.environment.device: set() for run in runs}
+    for run in runs:
+        rows = (row for each in run.cases if each.case == case for row in each.rows)
+        labels[run.environment.device] |= {row.label for row in rows if ":" not in row.label}
+    return max(labels, key=lambda device: len(labels[device]), default="")
 
 
 def newest(runs: Iterable[Comparison]) -> dict[Key, Recorded]:
