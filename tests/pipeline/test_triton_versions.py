@@ -131,6 +131,19 @@ def test_a_cluster_s_blocks_read_each_other_s_shared_memory_and_nothing_spills(
     assert not re.search(r"\b(STL|LDL)\b", stages["sass"])
 
 
+@pytest.mark.skipif(outdated(CLUSTERS[0]) is not None, reason=str(outdated(CLUSTERS[0])))
+def test_both_blocks_of_a_multicast_arrive_at_one_barrier(tmp_path: Path):
+    """Triton 3.7 gives each block a barrier of its own: then b is overwritten while the other block reads it."""
+    words = ("--only", "triton.gluon_multicast", "--arch", "sm_90a", "--json", str(tmp_path / "all.json"))
+    done = command("pipeline", "matmul", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (kernel,) = json.loads((tmp_path / "all.json").read_text())
+    stages = {stage["name"]: stage["text"] for stage in kernel["stages"]}
+    assert stages["ptx"].count("complete_tx::bytes.multicast::cluster") == 4  # b in pieces of 64 columns
+    assert stages["ptx"].count("mbarrier.arrive.shared::cluster") == 4
+    assert not re.search(r"\b(STL|LDL)\b", stages["sass"])
+
+
 @pytest.mark.parametrize("op", case_sets.every(7) if EXPECTED is None else case_sets.last())
 def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
     file = tmp_path / "all.json"
