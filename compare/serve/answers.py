@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import registry
-from compare.history.recorded import recorded
+from compare.history.recorded import merged
 from compare.labs import prediction
 from compare.labs.lab import Lab, Prediction
 from compare.labs.marking import Marks
@@ -146,7 +145,7 @@ def recorded_sweep(op: str, label: str, results: Path = archive.RESULTS) -> dict
     """The trials of a label's parameters on record, and where they are from; empty without any."""
     swept = [run for run in archive.runs_of(op, results) if any(_tries(label, case) for case in run.cases)]
     for device in dict.fromkeys(run.environment.device for run in swept):
-        comparison = recorded(registry.get_op(op), results, device)
+        comparison = merged([run for run in swept if run.environment.device == device])
         for case in (case for case in (comparison.cases if comparison else ()) if _tries(label, case)):
             rows = next(rows for rows in figures.trials(case) if registered_as(rows[0].label) == label)
             trials = [_trial(lines.line(case, row, {})) for row in rows]

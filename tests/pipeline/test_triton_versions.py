@@ -133,7 +133,7 @@ def test_a_cluster_s_blocks_read_each_other_s_shared_memory_and_nothing_spills(
 
 @pytest.mark.skipif(outdated(CLUSTERS[0]) is not None, reason=str(outdated(CLUSTERS[0])))
 def test_both_blocks_of_a_multicast_arrive_at_one_barrier(tmp_path: Path):
-    """Triton 3.7 gives each block a barrier of its own: then b is overwritten while the other block reads it."""
+    """Triton 3.7 gives each block a barrier of its own: b is overwritten while the other block reads it."""
     words = ("--only", "triton.gluon_multicast", "--arch", "sm_90a", "--json", str(tmp_path / "all.json"))
     done = command("pipeline", "matmul", *words)
     assert done.returncode == 0, done.stdout + done.stderr
