@@ -56,6 +56,7 @@ class ClusterRuns:
     """The name of the workers' GPU; empty: they have none."""
 
     def __post_init__(self) -> None:
+        self._sources = workers.here()["sources"]
         models = [model for _, model in self._sweep(partial(_model, self.device), self.say).results()]
         if not models:
             raise UsageError("no worker of the cluster takes runs")
@@ -105,8 +106,10 @@ class ClusterRuns:
         def names_for(_: str) -> list[str]:
             return [names.pop()] if names else []
 
-        needs_gpu, sources = self.device.startswith("cuda"), workers.here()["sources"]
-        return Sweep(self.client, names_for, lambda _: work, say, sources, needs_gpu, self.patience_s, facts)
+        needs_gpu = self.device.startswith("cuda")
+        return Sweep(
+            self.client, names_for, lambda _: work, say, self._sources, needs_gpu, self.patience_s, facts
+        )
 
 
 def _cancel(stop: Stop, event: ClusterEvent, ended: Event, sweep: Sweep) -> None:
