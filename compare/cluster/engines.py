@@ -110,6 +110,7 @@ def _worker(security: Security, gpu: str) -> dict[str, Any]:
         "memory_limit": 0,
         "silence_logs": logging.CRITICAL,
         "env": {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {},
+        "preload": ["import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"],  # Ctrl-C is this process's
     }
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from page_server import PageServerProcess, page_server
-from processes import running, until
+from processes import ROOT, running, until
 
 pytest.importorskip("tornado", reason="the page needs tornado: pip install -r requirements-serve.txt")
 pytest.importorskip("django_ace", reason="the page needs its editor: pip install -r requirements-serve.txt")
@@ -72,3 +74,14 @@ def test_a_run_whose_worker_is_killed_is_done_again(server: PageServerProcess, r
     rest = [*events]
     assert any("its worker process ended; it is tried again" in event.get("text", "") for event in rest)
     assert rest[-1]["kind"] == "done"
+
+
+def test_ctrl_c_ends_it_without_a_traceback():
+    """A terminal sends SIGINT to the workers as well."""
+    line = [sys.executable, "-m", "compare", "serve", "--device", "cpu", "--cluster", "local", "--port", "0"]
+    with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as it:
+        assert it.stderr
+        assert any("open http" in text for text in it.stderr)
+        os.killpg(it.pid, signal.SIGINT)
+        rest = it.stderr.read()
+    assert (it.returncode, "Traceback" in rest) == (0, False), rest
