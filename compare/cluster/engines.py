@@ -34,8 +34,13 @@ SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeo
 _FIXED = {"cores": 1, "processes": 1, "security": True, "worker_extra_args": ["--resources", "GPU=1"]}
 """Of Slurm's jobs: one worker with one thread and one GPU, and encrypted connections."""
 _DAY_S = 86400.0
-_IGNORE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-"""Of a local worker: a terminal sends it to all processes, and this one ends the workers."""
+_QUIET_END = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.unraisablehook = lambda _: None
+"""
+"""Of a local worker.  A terminal sends SIGINT to all processes, and this one ends the workers; a Dask client of
+a worker that ends within a run is deleted without its event loop, and would print a traceback."""
 
 
 @contextmanager
@@ -112,7 +117,7 @@ def _worker(security: Security, gpu: str) -> dict[str, Any]:
         "memory_limit": 0,
         "silence_logs": logging.CRITICAL,
         "env": {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {},
-        "preload": [_IGNORE_CTRL_C],
+        "preload": [_QUIET_END],
     }
 
 
