@@ -19,7 +19,7 @@ from compare.cluster.workers import NO_GPU, Facts, WorkFailed
 from compare.labs.running import COMMAND_MODULES, Stop
 from compare.model.op import UsageError
 from compare.sandbox import isolation
-from compare.serve import performing
+from compare.serve import JUDGE, performing
 from compare.serve.access import User
 from compare.serve.orders import Event as RunEvent
 from compare.serve.orders import LabOrder, RunOrder
@@ -27,7 +27,6 @@ from compare.serve.performing import Tell
 from compare.serve.runs import ENDED, PageRun
 from compare.worker.start import prepare
 
-JUDGE = "compare.serve.judge"
 _NAME = "the run"
 _LOOK_S = 0.3
 _END_S = 10.0
@@ -57,10 +56,10 @@ class ClusterRuns:
 
     def __post_init__(self) -> None:
         self._sources = workers.here()["sources"]
-        models = [model for _, model in self._sweep(partial(_model, self.device), self.say).results()]
+        models = [task.device for task, _ in self._sweep(str, self.say).results()]
         if not models:
             raise UsageError("no worker of the cluster takes runs")
-        self.gpu = models[0]
+        self.gpu = models[0] if _on_gpu(self.device, models[0]) else ""
 
     @property
     def slots(self) -> list[str]:
@@ -112,6 +111,11 @@ class ClusterRuns:
         )
 
 
+def _on_gpu(device: str, model: str) -> bool:
+    """Whether a worker with a GPU of this model, or `NO_GPU`, runs on it."""
+    return device != "cpu" and model != NO_GPU
+
+
 def _cancel(stop: Stop, event: ClusterEvent, ended: Event, sweep: Sweep) -> None:
     """Pass a run's cancellation on; a worker that does not hear of it loses the task."""
     while not stop.is_set:
@@ -129,17 +133,10 @@ def _cancel(stop: Stop, event: ClusterEvent, ended: Event, sweep: Sweep) -> None
 @cache
 def facts(dask_worker: Any = None) -> Facts:
     """What `workers.describe` said at first, and whether this machine can isolate what users write."""
-    known = workers.describe(dask_worker)
-    refused = isolation.found()
-    if refused.holds or known.get("problem"):
+    known, machine = workers.describe(dask_worker), isolation.found()
+    if machine.holds or known.get("problem"):
         return known
-    return {**known, "problem": f"it offers no isolation ({'; '.join(refused.refused)})"}
-
-
-def _model(device: str) -> str:
-    """The name of this worker's GPU, if runs use it."""
-    found = workers.describe()["device"]
-    return "" if device == "cpu" or found == NO_GPU else found
+    return {**known, "problem": f"it {machine.lack}"}
 
 
 class _ClusterStop(Stop):
@@ -158,7 +155,7 @@ class _ClusterStop(Stop):
 @cache
 def _prepared(device: str) -> str:
     """The device of this worker's runs, with a server from which their processes are forked."""
-    used = "cuda:0" if _model(device) else "cpu"
+    used = "cuda:0" if _on_gpu(device, facts()["device"]) else "cpu"
     prepare(used, registry.op_names(), (*COMMAND_MODULES, JUDGE))
     return used
 

@@ -201,8 +201,8 @@ def grade(arguments: argparse.Namespace) -> int:
     here = isolation.found()
     if not (here.holds or arguments.unsafe or arguments.cluster not in (None, "local")):
         raise UsageError(
-            "submissions would run with all your rights: this machine offers no isolation "
-            f"({'; '.join(here.refused)}). --unsafe marks them all the same"
+            f"submissions would run with all your rights: this machine {here.lack}. "
+            "--unsafe marks them all the same"
         )
     elsewhere = _on_cluster(arguments) if arguments.cluster else None
     on_cpu = not elsewhere and prepare(arguments.device, commands=COMMAND_MODULES).type == "cpu"

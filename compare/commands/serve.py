@@ -32,7 +32,7 @@ from compare.cluster import packages
 from compare.command_line import options, outputs, status
 from compare.model.op import UsageError
 from compare.places import to_install
-from compare.serve import access
+from compare.serve import JUDGE, access
 from compare.serve.access import User
 
 if TYPE_CHECKING:
@@ -75,16 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _here(device: str) -> RunPlaces:
     from compare.sandbox import isolation
 
-    found = isolation.found()  # forks need not ask again
-    if not found.holds:
-        raise UsageError(
-            "what is run from the page would have all your rights: this machine offers no isolation "
-            f"({'; '.join(found.refused)})"
-        )
+    machine = isolation.found()  # forks need not ask again
+    if not machine.holds:
+        raise UsageError(f"what is run from the page would have all your rights: this machine {machine.lack}")
     from compare.labs.running import COMMAND_MODULES
     from compare.worker.start import prepare
 
-    prepare(device, registry.op_names(), (*COMMAND_MODULES, "compare.serve.judge"))
+    prepare(device, registry.op_names(), (*COMMAND_MODULES, JUDGE))
     from compare.serve import site
 
     return site.here(device)

@@ -71,10 +71,12 @@ class Isolation:
         """One line for whoever gives a user's file; empty where the isolation holds."""
         if self.holds:
             return ""
-        return (
-            "a file given with --load runs with all your rights: this machine offers no isolation "
-            f"({'; '.join(self.refused)})"
-        )
+        return f"a file given with --load runs with all your rights: this machine {self.lack}"
+
+    @property
+    def lack(self) -> str:
+        """What a machine that is refused for it does, with the reasons."""
+        return f"offers no isolation ({'; '.join(self.refused)})"
 
 
 @functools.cache

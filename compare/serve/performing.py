@@ -20,6 +20,7 @@ from compare.labs.work import ANSWERS
 from compare.sandbox import scratch
 from compare.sandbox.environment import kept_variables
 from compare.sandbox.words import printable
+from compare.serve import JUDGE
 from compare.serve.judge import COMMAND_LINE, EVENT, FILE
 from compare.serve.orders import Event, JudgeOrder, LabOrder, RunOrder
 from compare.serve.runs import PageRun
@@ -71,7 +72,7 @@ class _Performance:
         """Its last event."""
         limit = limit_s(STEP_S) if order.lab else RUN_S
         until = time.monotonic() + limit
-        judge = _Judge("compare.serve.judge", [msgspec.json.encode(order).decode()])
+        judge = _Judge(JUDGE, [msgspec.json.encode(order).decode()])
         try:
             while judge.alive and time.monotonic() < until and not self.run.stop.is_set:
                 judge.read(self._heard)

@@ -265,21 +265,13 @@ def _kernels(op: str, names: Sequence[str]) -> str:
         pieces += [piece.text for piece in enums if piece.file == file and piece.text not in pieces]
         spans = sorted((whole.index(piece), piece) for piece in pieces if piece in whole)
         parts += [line for line in whole.splitlines() if line.startswith("#include")]
-        is_cut = len(spans) < len(pieces) or _lacks_overloads(unit, file, pieces)
-        if is_cut or _has_conditions(unit, pieces) or "\nnamespace" in whole:
+        if len(spans) < len(pieces) or _has_conditions(unit, pieces) or "\nnamespace" in whole:
             parts = [re.sub(r"(?m)^#pragma once\n", "", whole)]
             continue
         parts += [f"\n{_comment(whole, begin)}{piece}" for begin, piece in spans]
     if not parts:
         raise UsageError(f"{KERNELS}: no kernel of {op} is {', '.join(names)}")
     return "\n".join(parts) + "\n"
-
-
-def _lacks_overloads(unit: cpp.Unit, file: str, pieces: Collection[str]) -> bool:
-    """Whether a function among these has an overload in their file that is not."""
-    functions = [one for one in unit.declarations if one.piece.file == file and one.parameters is not None]
-    names = {name for one in functions if one.piece.text in pieces for name in one.names}
-    return any(one.piece.text not in pieces and names & {*one.names} for one in functions)
 
 
 def _has_conditions(unit: cpp.Unit, pieces: Collection[str]) -> bool:

@@ -120,9 +120,9 @@ def page_server(*words: str) -> Iterator[PageServerProcess]:
     try:
         assert process.stderr
         searched = (re.search(r"open http.*:(\d+)/([\w-]+)/", line) for line in process.stderr)
-        found = next(filter(None, searched), None)
-        assert found, f"status {process.wait()}"
-        client = PageClient(int(found[1]), found[2])
+        opened = next(filter(None, searched), None)
+        assert opened, f"status {process.wait()}"
+        client = PageClient(int(opened[1]), opened[2])
         yield PageServerProcess(process, client)
     finally:
         process.send_signal(signal.SIGTERM)
