@@ -39,8 +39,8 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.unraisablehook = lambda _: None
 """
-"""Of a local worker.  A terminal sends SIGINT to all processes, and this one ends the workers; a Dask client of
-a worker that ends within a run is deleted without its event loop, and would print a traceback."""
+"""Of a local worker.  A terminal sends SIGINT to all processes, and this one ends the workers.  A Dask client
+in one that ends within a run is deleted after its event loop, and would print a traceback."""
 
 
 @contextmanager
