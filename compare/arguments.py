@@ -15,6 +15,11 @@ from torch import Tensor, strided
 
 TAKEN = (torch.float32, torch.float16, torch.bfloat16)
 
+RANK_BLOCKS = 128
+"""The most blocks of a kernel whose blocks wait for another GPU's: no more than any with NVLink holds."""
+MESSAGES = 1024
+"""4-byte words that a block of such a kernel sends at a time, each with its flag in 8 bytes."""
+
 
 def check_same(op: str, ndim: int, taken: tuple[torch.dtype, ...] = TAKEN, **tensors: torch.Tensor) -> None:
     """Check that the named arguments are alike: ``check_same("vector_add", 1, x=x, y=y)``.
@@ -347,3 +352,22 @@ def check_quantized_linear(
     _check(op, "scales", scales, groups, "packed", packed, TAKEN[1:])
     _check(op, "scales", scales, groups, "a", a, TAKEN[1:])
     _check(op, "zeros", zeros, groups, "packed", packed, (torch.uint8,))
+
+
+def check_ranks(
+    op: str, x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor, taken: Sequence[int] = ()
+) -> None:
+    """Check a rank's ``x[N]``, which starts on 16 bytes, int64 ``peers[3, RANKS]`` and int32 ``epochs``.
+
+    ``taken``: the numbers of ranks that are taken; empty: any.
+    """
+    _check_alone(op, "x", x, 1, TAKEN)
+    _check(op, "peers", peers, (3, None), "x", x, (torch.int64,))
+    _check(op, "epochs", epochs, (2, None), "x", x, (torch.int32,))
+    if not x.is_contiguous() or x.data_ptr() % 16:
+        raise ValueError(
+            f"{op}: x has stride {x.stride(0)} and address {x.data_ptr():#x}; it takes a "
+            "contiguous x that starts on 16 bytes"
+        )
+    if taken and peers.shape[1] not in taken:
+        raise ValueError(f"{op}: {peers.shape[1]} ranks; it takes {', '.join(map(str, taken))}")

@@ -46,7 +46,10 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
     """
     if not impl.has_own_kernels:
         return []
-    return capture_call(impl.given(op.options(case)), meta_inputs(op, case), arch)
+    inputs = meta_inputs(op, case)
+    if op.of_rank:
+        return capture_call(impl.given({"rank": 0}), op.of_rank(inputs), arch)
+    return capture_call(impl.given(op.options(case)), inputs, arch)
 
 
 def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:

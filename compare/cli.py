@@ -31,6 +31,8 @@ VERSION = "0.1.0"
 MAX_ARGUMENT = 4096
 """Characters of an argument: as many as a path may have."""
 _HELP_WIDTH = 80
+_COLLECTIVE = "collective"
+"""What compares an op of several GPUs; not a word of the command line."""
 _START = """The same GPU operation in PyTorch, Triton and CUDA C++.
   python -m compare softmax            one of {ops} ops (list)
   python -m compare lab start 01 DIR   a course's first lab
@@ -98,7 +100,7 @@ def _run(words: list[str]) -> int:
     if command in options.COMMANDS:
         words.remove(command)
     else:
-        command = ""
+        command = _COLLECTIVE if command in registry.collective_names() else ""
     arguments, rest = parser_of(command).parse_known_intermixed_args(words)
     if rest:
         raise UsageError(_misplaced(command, rest))
@@ -117,7 +119,7 @@ def parser_of(command: str = "") -> argparse.ArgumentParser:
     module = _module_of(command)
     description, _, epilog = str(module.__doc__).partition("\n\n")
     parser = argparse.ArgumentParser(
-        prog=f"python -m compare {command}".rstrip(),
+        prog=f"python -m compare {command.removeprefix(_COLLECTIVE)}".rstrip(),
         description=_wrapped(description),
         epilog=_wrapped(epilog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -159,9 +161,11 @@ def _misplaced(command: str, rest: Sequence[str]) -> str:
     }
     for word in rest:
         if option := of_comparison.get(word.partition("=")[0]):
+            if command == _COLLECTIVE:
+                return f"{option} goes with an op of one GPU; leave it out"
             return f"{option} goes with an op; leave it out of '{command}'"
-    who = f"'{command}'" if command else "a comparison"
-    more = f"{parser_of(command).prog} --help"
+    who = {"": "a comparison", _COLLECTIVE: "a comparison of several GPUs"}.get(command, f"'{command}'")
+    more = f"{parser_of(command).prog} {'OP ' * (command == _COLLECTIVE)}--help"
     return f"{rest[0]}: {who} takes no such argument; {more} shows its own"
 
 

@@ -280,18 +280,27 @@ def check_op_name(name: str) -> None:
 
 
 def op_names() -> list[str]:
-    """Names of all ops, without importing any of them."""
-    package = ROOT / "ops"
-    built_in = {module.name for module in pkgutil.iter_modules([str(package)])}
-    return sorted(built_in | set(_ops))
+    """Names of all ops of one GPU, without importing any of them."""
+    return sorted({*_modules(ROOT / "ops"), *_ops.keys() - collective_names()})
+
+
+def collective_names() -> list[str]:
+    """Names of all ops of several GPUs."""
+    return _modules(ROOT / "ops" / "collectives")
+
+
+def _modules(package: Path) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules([str(package)]) if not module.ispkg]
 
 
 def get_op(name: str) -> Op:
     """The op of that name; a `UsageError` offers the nearest names."""
     if name not in _ops:
-        if name not in op_names():
-            raise UsageError(unknown("op", name, op_names()))
-        _ops[name] = importlib.import_module(f"ops.{name}").OP
+        collectives = collective_names()
+        if name not in (names := [*op_names(), *collectives]):
+            raise UsageError(unknown("op", name, names))
+        package = "ops.collectives" if name in collectives else "ops"
+        _ops[name] = importlib.import_module(f"{package}.{name}").OP
     return _ops[name]
 
 

@@ -303,7 +303,7 @@ class Planned:
         return tuple(map(self.number, outputs)) if isinstance(outputs, tuple) else self.number(outputs)
 
     def kernel(self, launch: Launch) -> loader.Kernel:
-        device = self.buffers[-1].device
+        device = self.tensors[0].device
         source, name = launch.kernel.source or self.op, str(launch.kernel)
         options = launch._asdict()
         return loader.kernel(

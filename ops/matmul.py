@@ -50,10 +50,10 @@ def of_sum(K: int, dtype: str) -> float:
 
     With round-to-nearest, K additions make a random walk of K^1/2 steps.  Each step rounds a partial sum that
     is itself K^1/2 times smaller than the sum of magnitudes: a few roundings, however long the sum, and up to
-    4.6 where K is small and the first product large.  Tensor cores truncate once per 4 to 16 products, always
+    5.2 where K is small and the first product large.  Tensor cores truncate once per 4 to 16 products, always
     in the same direction: on a GPU K^1/2 / 7 at most.  fp32 products do not use tensor cores.
     """
-    return 7.0 if dtype == "fp32" else max(7.0, 2.0 + math.sqrt(K) / 5)
+    return 7.5 if dtype == "fp32" else max(7.5, 2.0 + math.sqrt(K) / 5)
 
 
 def tolerance(case: Case) -> Tolerance:

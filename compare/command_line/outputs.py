@@ -141,7 +141,7 @@ def write(file: Path, text: str) -> None:
         ) from None
 
 
-def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
+def failures(writes: Iterable[Callable[[], object]]) -> list[str]:
     """Write every file that can be written; the errors of the others."""
     errors = []
     for write_one in writes:
@@ -152,7 +152,7 @@ def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
     return errors
 
 
-def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> None:
+def beside(show: Callable[[], None], writes: Iterable[Callable[[], object]]) -> None:
     """Write every file that can be written, then show the results.
 
     Raises:

@@ -132,7 +132,8 @@ def _summary(ops: Sequence[ListedOp], here: str | None, width: int) -> str:
 
     columns = list(_columns(ops, here))
     table = fitted([(columns, 2), (columns[:-1], 2), (columns[:-1], 1)], width)
-    return "\n".join([*table, paragraph("NEXT  list softmax · list --all · softmax", width)])
+    several = f"{' · '.join(registry.collective_names())} (of several GPUs)"
+    return "\n".join([*table, paragraph(f"NEXT  list softmax · list --all · softmax · {several}", width)])
 
 
 def _columns(ops: Sequence[ListedOp], here: str | None) -> Iterator[Column]:

@@ -303,6 +303,10 @@ class Op:
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
 
+    of_rank: Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
+    """Of an op of several GPUs: from all inputs, on ``meta``, the tensors that an implementation gets on one
+    of them, beside the keyword ``rank``.  None: it is an op of one GPU."""
+
     special: str = ""
     """What every fill but the usual adds beside its values: ``targets of -100, which are ignored``."""
     weights: tuple[str, ...] = ()

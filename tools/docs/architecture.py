@@ -45,6 +45,7 @@ PLACES = {
     "compare.aot": ("stage", 2.4),
     "compare.report": ("stage", 2.1),
     "compare.command_line": ("command", 3.5),
+    "compare.collectives": ("process", 3.3),
     "compare.labs": ("stage", 2.1),
     "compare.history": ("stage", 2.5),
     "compare.run": ("stage", 1.4),

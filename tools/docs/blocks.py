@@ -14,11 +14,11 @@ default case and its speedup over the level before, ``overview`` a line for each
 compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of the driver,
 ``excerpt FILE TEXT... +LINES`` lines of a source, ``lab NUMBER`` what a lab's predictions and references
 measure, ``machines NUMBER`` what it needs a GPU for, ``labs`` a line for each lab, ``devices`` the ways on
-all devices on record, ``simulation`` a sweep at scale. Of a kernel's compilation ``stage ...`` is an excerpt,
-``became ...`` a line for each source line, ``pass ...`` what a pass changed, and ``dots`` what ``tl.dot``
-becomes. ``abstraction OP`` is what each level of abstraction costs and buys. ``sweep OP`` says where the
-times of its curves are from, ``in-flight`` how many bytes of loads a speed takes. ``limits`` is what
-Triton's limits cost, ``library-speed`` each level beside a library.
+all devices on record, ``simulation`` a sweep at scale, ``ranks OP`` an op of several GPUs. Of a kernel's
+compilation ``stage ...`` is an excerpt, ``became ...`` a line for each source line, ``pass ...`` what a pass
+changed, and ``dots`` what ``tl.dot`` becomes. ``abstraction OP`` is what each level of abstraction costs and
+buys. ``sweep OP`` says where the times of its curves are from, ``in-flight`` how many bytes of loads a speed
+takes. ``limits`` is what Triton's limits cost, ``library-speed`` each level beside a library.
 ``windows`` are those of the transpose's picture. `PICTURES` are files of their own.
 """
 
@@ -59,6 +59,7 @@ from tools.docs import (
     pictures,
     programs,
     quantization,
+    ranks,
     schemas,
     simulation,
     stages,
@@ -170,6 +171,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         **{made: functools.partial(stages.block, made, name, was) for made in ("stage", "became", "pass")},
         "pages": lambda: _pages(ROOT / "docs" / name),
         "sweep": lambda: sweeps.block(name, results),
+        "ranks": lambda: ranks.block(name, results),
         "abstraction": lambda: abstraction.block(name, results),
     }
     if what in whole:

@@ -53,7 +53,7 @@ def excerpt(words: str) -> str:
     indents = [len(line) - len(line.lstrip()) for line in shown if line.strip() and line[0] != "#"]
     code = "\n".join(line[0 if line.startswith("#") else min(indents) :] for line in shown)
     place = f"[`{path}`]({_PAGES}{path}#L{first + 1}-L{last}), lines {first + 1} to {last}:"
-    return f"{place}\n\n```{_LANGUAGES[(ROOT / path).suffix]}\n{code}\n```"
+    return f"{place}\n```{_LANGUAGES[(ROOT / path).suffix]}\n{code}\n```"
 
 
 def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:

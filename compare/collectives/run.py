@@ -1,0 +1,163 @@
+"""One op of several GPUs compared: starts a rank for each, and collects what they tell."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
+
+from compare import registry
+from compare.code_size.count import kept_code_size
+from compare.collectives.ranks import RankOrder
+from compare.collectives.results import RankedCase, RankedComparison, RankedRow
+from compare.collectives.working import work
+from compare.model.op import Case
+from compare.model.result import CodeSize, Environment, KernelResources
+from compare.records import gpu_lock
+from compare.resources.static import Request
+from compare.run.compiling import from_cubins
+
+_POLL_S = 0.2
+
+
+class RanksFailed(Exception):
+    """The ranks ended before their work did: why, in a sentence."""
+
+
+def compare(
+    order: RankOrder,
+    ranks: int,
+    uuids: Sequence[str],
+    arch: str,
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> tuple[RankedComparison, str]:
+    """The comparison, and why it is not whole; empty: it is.
+
+    Args:
+        order: its cases are of as many ranks.
+        ranks: how many.
+        uuids: of the ranks' GPUs, which are held meanwhile; none: ranks have a CPU.
+        arch: that kernels are inspected for, ``sm_90``.
+        timeout_s: of one step: a check, or the timing of a case.
+        say: is told each case.
+    """
+    told = _Told()
+    why = ""
+    with ExitStack() as locks:
+        for uuid in sorted(uuids):
+            locks.enter_context(gpu_lock.held(uuid, say))
+        try:
+            _work(order, ranks, timeout_s, told, say)
+        except RanksFailed as error:
+            why = str(error)
+        except KeyboardInterrupt:
+            why = "interrupted"
+    if told.environment is None:
+        raise RanksFailed(why or "the ranks told nothing")
+    resources, sizes = inspected(order, arch)
+    op = registry.get_op(order.op)
+    cases = []
+    for text, rows in told.rows.items():
+        case = Case.parse(text, op)
+        cost = op.cost(case)
+        x_bytes = cost.read_bytes * case["D"] // max(1, 2 * (case["D"] - 1))
+        cases.append(RankedCase(text, x_bytes, cost.read_bytes, tuple(rows.values())))
+    comparison = RankedComparison(
+        op=order.op,
+        gpus=ranks,
+        environment=told.environment,
+        peer_copy_gbs=told.peer_copy_gbs,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        cases=tuple(cases),
+        resources=resources,
+        code_sizes=sizes,
+        interrupted=bool(why),
+    )
+    return comparison, why
+
+
+class _Told:
+    """What the first rank has told so far."""
+
+    def __init__(self) -> None:
+        self.environment: Environment | None = None
+        self.peer_copy_gbs = 0.0
+        self.rows: dict[str, dict[str, RankedRow]] = {}
+        self.step = "starting"
+
+    def take(self, kind: str, *values: Any) -> None:
+        if kind == "machine":
+            self.environment, self.peer_copy_gbs = values
+        elif kind == "step":
+            (self.step,) = values
+        else:
+            case, row = values
+            self.rows.setdefault(case, {})[row.label] = row
+
+
+def _work(order: RankOrder, ranks: int, timeout_s: float, told: _Told, say: Callable[[str], None]) -> None:
+    """Run the ranks to their end.
+
+    Raises:
+        RanksFailed: one ended early, or told nothing for too long; none is left.
+    """
+    answers = get_context("spawn").Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        args = ranks, str(Path(folder, "store")), order, answers.put
+        processes = start_processes(work, args, ranks, join=False)
+        try:
+            _listen(answers, processes, order.op, timeout_s, told, say)
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            last = str(error).strip().splitlines()[-1]
+            raise RanksFailed(f"{told.step}: rank {error.error_index} ended: {last}") from None
+        finally:
+            for process in processes.processes:
+                process.kill()
+                process.join()
+
+
+def _listen(
+    answers: Queue[Any], processes: Any, op: str, timeout_s: float, told: _Told, say: Callable[[str], None]
+) -> None:
+    """Take all answers until the processes have ended, and raise as one of them does."""
+    last_s, ended = time.monotonic(), False
+    while not ended or not answers.empty():
+        if time.monotonic() - last_s > timeout_s:
+            raise RanksFailed(f"{told.step}: not finished after {timeout_s:.0f} s (--timeout)")
+        try:
+            kind, *values = answers.get(timeout=_POLL_S)
+        except Empty:
+            ended = processes.join(timeout=_POLL_S)
+            continue
+        last_s = time.monotonic()
+        if kind == "case":
+            say(f"{op} on {values[0]}")
+        else:
+            told.take(kind, *values)
+
+
+def inspected(
+    order: RankOrder, arch: str
+) -> tuple[dict[str, tuple[KernelResources, ...]], dict[str, CodeSize]]:
+    """Registers and shared memory of each implementation's kernels, and its code size, by label."""
+    op = registry.get_op(order.op)
+    arch = {"sm_90": "sm_90a"}.get(arch, arch)
+    impls = registry.implementations(order.op, order.only)
+    own = [impl for impl in impls if impl.has_own_kernels]
+    compiled = from_cubins([Request(op, impl, op.cases.default, arch) for impl in own])
+    resources = {
+        impl.label: kernels
+        for impl, kernels in zip(own, compiled, strict=True)
+        if not isinstance(kernels, BaseException)
+    }
+    return resources, {impl.label: kept_code_size(impl) for impl in impls}

@@ -1,0 +1,101 @@
+"""Two processes on a CPU check an op of several GPUs, and find kernels that wait too little."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare import cli
+from compare.places import ROOT
+
+PACKAGES = "compare", "cuda_impl", "ops", "torch_impl", "triton_impl"
+KERNELS = "cuda_impl/kernels/all_reduce.cuh"
+FIRST = "    wait_for_ranks<RANKS>(flag_ptrs, epoch + 1, rank);  // every rank's x is complete\n"
+
+
+def compared(*words: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "compare", "all_reduce", *words]
+    return subprocess.run(line, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_two_processes_check_what_a_cpu_runs():
+    done = compared("--case", "D=2,N=4099,bf16")
+    assert done.returncode == 0, done.stderr
+    assert "CORRECT  7 of 12 match fp64 on all GPUs, on 1 case" in done.stdout
+    assert "not run: triton.one_shot: needs a GPU: its kernels have no CPU version" in done.stdout
+    assert "takes 2 GPUs, and this process sees 0: checked is what a CPU runs" in done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_mistake_in_the_command_is_one_sentence(capsys: pytest.CaptureFixture[str]):
+    for words, why in (
+        ("--case D=1,N=4,bf16", "takes two at least"),
+        ("--case D=2,N=4,bf16 --case D=4,N=4,bf16", "one run takes one number of them"),
+        ("--case N=4,bf16", "D is missing"),
+        ("--only cuda.*", "no implementation 'cuda.*'"),
+        ("--record", "nothing is timed, so there is nothing to record"),
+        ("--budget nan", "give seconds above 0"),
+        ("--load x.py", "--load goes with an op of one GPU; leave it out"),
+        ("--nonsense", "a comparison of several GPUs takes no such argument"),
+    ):
+        assert cli.main(["all_reduce", *words.split()]) == 2, words
+        error = capsys.readouterr().err
+        assert why in error
+        assert error.count("\n") == 1
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The project's code, to be made wrong."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def change(root: Path, right: str, wrong: str) -> None:
+    text = (root / KERNELS).read_text()
+    assert right in text
+    (root / KERNELS).write_text(text.replace(right, wrong))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("variant", "right", "wrong"),
+    [
+        ("one_shot", FIRST, ""),
+        ("two_shot", FIRST, ""),
+        ("one_shot", "wait_for_ranks<RANKS>(flag_ptrs, epoch + 2, rank);", ""),
+        ("two_shot", "wait_for_ranks<RANKS>(flag_ptrs, epoch + 2, rank);", ""),
+        ("one_shot", "epochs[blockIdx.x] = epoch + 2", "epochs[blockIdx.x] = epoch"),
+        ("two_shot", "for (int r = 0; r < RANKS; ++r) x[r][n] = sum;", "x[rank][n] = sum;"),
+        ("two_shot", "end = vectors * (rank + 1) / RANKS", "end = begin + vectors / RANKS"),
+        ("low_latency", "while (static_cast<unsigned>(word >> 32) != epoch) word = *from;", ""),
+        ("low_latency", "if (n + v < N) y_ptr[n + v] = T(sums[v]);", "y_ptr[n + v] = T(sums[v]);"),
+        ("low_latency", "if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;", ""),
+    ],
+    ids=[
+        *("one_shot reads before all x are there", "two_shot reads before all x are there"),
+        *("one_shot ends before all have read", "two_shot ends before all sums are there"),
+        *("epochs do not grow", "a tail is written to one rank", "parts leave vectors out"),
+        *("a message is not waited for", "a half word is written behind y", "messages' epochs do not grow"),
+    ],
+)
+def test_a_mistake_in_a_kernel_is_found(copy: Path, variant: str, right: str, wrong: str):
+    change(copy, right, wrong)
+    done = compared("--only", f"cupy.{variant}", root=copy)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"^WRONG  cupy\.{variant} on D=2,N=", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.thorough
+def test_ranks_that_wait_for_ever_are_ended(copy: Path):
+    change(copy, "= epoch;\n        const volatile", "= 0;\n        const volatile")
+    done = compared("--only", "cupy.two_shot", "--timeout", "20", root=copy)
+    assert done.returncode == 3
+    assert "not finished: checking cupy.two_shot on D=2,N=20013,fp32: not finished after 20 s" in done.stderr
+    assert "NOT FINISHED" in done.stdout
