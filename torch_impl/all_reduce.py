@@ -21,15 +21,21 @@ def nccl(x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor, *, rank: in
     return x
 
 
+def _check(x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor) -> None:
+    check_ranks("all_reduce", x, peers, epochs)
+    if x.nbytes % 4:
+        raise NotImplementedError(f"x has {x.nbytes} bytes; PyTorch's kernels take a multiple of 4")
+
+
 @implementation("all_reduce", "torch.one_shot", level="vendor", without_gpu=False)
 def one_shot(x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor, *, rank: int) -> torch.Tensor:
-    check_ranks("all_reduce", x, peers, epochs)
+    _check(x, peers, epochs)
     y: torch.Tensor = torch.ops.symm_mem.one_shot_all_reduce(x, "sum", dist.group.WORLD.group_name)
     return y
 
 
 @implementation("all_reduce", "torch.two_shot", level="vendor", without_gpu=False)
 def two_shot(x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor, *, rank: int) -> torch.Tensor:
-    check_ranks("all_reduce", x, peers, epochs)
+    _check(x, peers, epochs)
     torch.ops.symm_mem.two_shot_all_reduce_(x, "sum", dist.group.WORLD.group_name)
     return x

@@ -14,8 +14,10 @@ import torch
 
 from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import POISON, GuardedMemory
+from compare.checking.probes import Probes
 from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult, wrong_kind
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.collectives.ranks import Rank
 from compare.device import supports
 from compare.model.op import Case, Implementation
@@ -40,19 +42,29 @@ while True:
 """
 """A program that stops a process again and again, for milliseconds."""
 _MOST_ELEMENTS = 1 << 22
-"""Of an x with which calls in a row are checked."""
+"""Of an x with which calls in a row are checked, and of one that is checked with several seeds."""
 
 Status = Literal["ok", "wrong", "failed", "not run"]
 
 
-def checked(this: Rank, impl: Implementation, case: Case) -> tuple[Status, str]:
+def probes_of(this: Rank, case: Case) -> Probes:
+    """The inputs and references of a case, for all implementations."""
+    return Probes(this.op, case, this.device, ToleranceFromBaseline(this.op, None), _seeds(case))
+
+
+def _seeds(case: Case) -> tuple[int, ...]:
+    return (0, 1, 2) if case["N"] <= _MOST_ELEMENTS else (0,)
+
+
+def checked(this: Rank, impl: Implementation, case: Case, probes: Probes) -> tuple[Status, str]:
     """A status and its reason, the same on all ranks."""
     answer: tuple[Status, str]
     if reason := supports(impl, this.device):
         return "not run", reason
     try:
         stage = _RankStage(this, impl, case)
-        agreement = check(this.op, impl, case, this.device, options=CheckOptions(stage, repeated=False))
+        options = CheckOptions(stage, probes, repeated=False)
+        agreement = check(this.op, impl, case, this.device, _seeds(case), options)
         failed = [f"{one.name}: {one.detail}" for one in agreement.findings if not one.passed]
         if case["N"] <= _MOST_ELEMENTS:
             failed += in_a_row(this, impl, case)

@@ -20,6 +20,7 @@ from compare.code_size.count import kept_code_size
 from compare.collectives.ranks import RankOrder
 from compare.collectives.results import RankedCase, RankedComparison, RankedRow
 from compare.collectives.working import work
+from compare.inputs import ITEM_BYTES
 from compare.model.op import Case
 from compare.model.result import CodeSize, Environment, KernelResources
 from compare.records import gpu_lock
@@ -69,9 +70,8 @@ def compare(
     cases = []
     for text, rows in told.rows.items():
         case = Case.parse(text, op)
-        cost = op.cost(case)
-        x_bytes = cost.read_bytes * case["D"] // max(1, 2 * (case["D"] - 1))
-        cases.append(RankedCase(text, x_bytes, cost.read_bytes, tuple(rows.values())))
+        x_bytes = case["N"] * ITEM_BYTES[case.dtype]
+        cases.append(RankedCase(text, x_bytes, op.cost(case).read_bytes, tuple(rows.values())))
     comparison = RankedComparison(
         op=order.op,
         gpus=ranks,

@@ -5,6 +5,7 @@ All ranks do the same in the same order.  What depends on a clock, the first dec
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,6 +40,7 @@ def work(rank: int, ranks: int, store: str, order: RankOrder, tell: Tell) -> Non
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; `run` ends this one
     end_with_parent()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this host
     device = torch.device("cuda", rank) if order.on_gpu else torch.device("cpu")
     if order.on_gpu:
         torch.cuda.set_device(device)
@@ -64,9 +66,10 @@ def _compare(this: Rank, case: Case, tell: Tell) -> None:
     """Check all implementations on a case, then time those that are correct."""
     rows: dict[str, RankedRow] = {}
     impls = registry.implementations(this.op.name, this.order.only)
+    probes = judging.probes_of(this, case)
     for impl in impls:
         tell(("step", f"checking {impl.label} on {case}"))
-        status, reason = judging.checked(this, impl, case)
+        status, reason = judging.checked(this, impl, case, probes)
         rows[impl.label] = RankedRow(impl.label, impl.level, status, reason, source_hash=source_hash(impl))
         tell(("row", str(case), rows[impl.label]))
     correct = [impl for impl in impls if rows[impl.label].status == "ok"]

@@ -7,7 +7,7 @@ from functools import partial
 
 from compare import registry
 from compare.collectives.results import RankedCase, RankedComparison, RankedRow
-from compare.report.layout import Column, grid, paragraph
+from compare.report.layout import Column, fitted, paragraph
 from compare.report.screen import WIDEST
 from compare.report.tables import NOTHING, count, number
 
@@ -18,7 +18,7 @@ _SHOWN = 3
 _LEGEND = (
     "µs: of a call in a CUDA graph; no graph: of calls back to back, launch overhead included. GB/s: bus "
     "bandwidth as NCCL's tests have it, 2 (D - 1) / D of x's bytes over the time. regs: registers per "
-    "thread. *: its source has changed since."
+    "thread; smem: shared memory per block. *: its source has changed since."
 )
 _WORDS = {"ok": "correct", "wrong": "WRONG", "failed": "FAILED", "not run": "not run"}
 
@@ -42,7 +42,7 @@ def render(
     for one in (comparison, *records):
         rows = [row for case in one.cases for row in case.rows]
         changed = {row.label for row in rows if row.source_hash != hashes.get(row.label, row.source_hash)}
-        tables = ["\n".join(table(one, dtype, every, changed)) for dtype in _dtypes(one)]
+        tables = ["\n".join(table(one, dtype, width, every, changed)) for dtype in _dtypes(one)]
         if one is not comparison and tables:
             tables.insert(0, f"RECORDED {one.created[:10]}: {_machine(one, width)}")
         blocks += tables
@@ -88,11 +88,16 @@ def _verdict(comparison: RankedComparison, width: int) -> list[str]:
 
 
 def table(
-    comparison: RankedComparison, dtype: str, every: bool, changed: Collection[str], whole: bool = True
+    comparison: RankedComparison,
+    dtype: str,
+    width: int,
+    every: bool,
+    changed: Collection[str],
+    whole: bool = True,
 ) -> list[str]:
-    """A line for each implementation: its cases of one dtype, registers and code size.
+    """A line for each implementation: its cases of one dtype, registers, shared memory and code size.
 
-    ``whole``: with the last two.
+    ``whole``: with the last three.
     """
     cases = [case for case in _timed(comparison) if _dtype(case) == dtype]
     small = [case for case in cases if case.x_bytes <= LATENCY_BYTES]
@@ -101,14 +106,14 @@ def table(
         small, large = _spread(small), _spread(large)
     labels = list(dict.fromkeys(row.label for case in cases for row in case.rows))
     first = tuple(label + "*" * (label in changed) for label in labels)
-    columns = [Column(f"{dtype}, on each of\n{comparison.gpus} GPUs", first, left=True)]
+    columns = [Column(f"x in {dtype} on\neach of {comparison.gpus}", first, left=True)]
     columns += [_column(case, "µs", labels, latency) for case in small]
     columns += [_column(case, "GB/s", labels, partial(bandwidth, case)) for case in large]
     if small:
         columns.insert(1 + len(small), _column(small[0], "no graph", labels, _launched))
     if whole:
         columns += _taken(comparison, labels)
-    return grid(columns, 2)
+    return fitted([(columns, 2), (columns, 1)], width)
 
 
 def _spread(cases: Sequence[RankedCase]) -> list[RankedCase]:
@@ -146,7 +151,9 @@ def bandwidth(case: RankedCase, row: RankedRow) -> str:
 def _taken(comparison: RankedComparison, labels: Sequence[str]) -> list[Column]:
     kernels = [comparison.resources.get(label, ()) for label in labels]
     sizes = [comparison.code_sizes.get(label) for label in labels]
+    shared = [[k.static_shared_bytes + k.dynamic_shared_bytes for k in each] for each in kernels]
     return [
         Column("\nregs", tuple(count(max((k.registers for k in each), default=None)) for each in kernels)),
+        Column("\nsmem", tuple(size(max(each)) if each else NOTHING for each in shared)),
         Column("\nlines", tuple(count(each.lines if each else None) for each in sizes)),
     ]

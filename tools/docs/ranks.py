@@ -12,6 +12,7 @@ from compare.report.collectives import size
 
 SMALL, LARGE = 512 << 10, 64 << 20
 """Bytes of x: latency is compared below, bandwidth from there."""
+_WIDTH = 120
 
 
 def block(op: str, results: Path) -> str:
@@ -26,13 +27,14 @@ def block(op: str, results: Path) -> str:
 def _of(one: RankedComparison, hashes: dict[str, str]) -> str:
     rows = [row for case in one.cases for row in case.rows]
     changed = {row.label for row in rows if row.source_hash != hashes.get(row.label)}
-    dtypes = dict.fromkeys(case.case.split(",")[2] for case in one.cases)
-    tables = ("\n".join(collectives.table(one, dtype, True, changed, whole=False)) for dtype in dtypes)
+    shown = []
+    for dtype in dict.fromkeys(case.case.split(",")[2] for case in one.cases):
+        lines = collectives.table(one, dtype, _WIDTH, True, changed, whole=False)
+        shown.append("```text\n" + "\n".join(lines) + "\n```")
     head = f"**{one.gpus} x {one.environment.device}, {one.created[:10]}: in a CUDA graph, µs, then GB/s**"
     copy = f"All GPUs copying from a neighbour at once get {one.peer_copy_gbs:.0f} GB/s each."
-    shown = "\n\n".join(f"```text\n{table}\n```" for table in tables)
-    sentences = [text for way in ("triton", "cupy", "pybind") for text in _against(one, way)]
-    return "\n".join([head, "", shown, "", copy, *sentences])
+    sentences = [text for route in ("triton", "cupy", "pybind") for text in _against(one, route)]
+    return "\n".join([head, "", "\n\n".join(shown), "", copy, *sentences])
 
 
 def _against(one: RankedComparison, route: str) -> list[str]:
