@@ -147,8 +147,9 @@ def _block(block: str, width: int) -> str:
 
 def _versions() -> str:
     """For a report of a fault."""
-    known = {each.name: each.version for each in metadata.distributions()}
-    named = (f"{name} {known.get(name, 'not installed')}" for name in ("torch", "triton", "cupy-cuda13x"))
+    packages = "torch", "triton", "cupy-cuda13x"
+    found = {name: [*metadata.distributions(name=name)] for name in packages}  # only theirs are read
+    named = (f"{name} {of[0].version if of else 'not installed'}" for name, of in found.items())
     return ", ".join((f"gpu-three-ways {VERSION}", *named, f"Python {platform.python_version()}"))
 
 
