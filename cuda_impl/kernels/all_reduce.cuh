@@ -4,7 +4,7 @@
 //   one_shot     every rank reads all ranks' x and adds them up: RANKS - 1 times x per link, one step
 //   two_shot     a rank adds up its part of x and writes the sums to all ranks: 2 (RANKS - 1) / RANKS times x
 //   low_latency  as one_shot, but each rank writes its x into the others' memory, with a flag in every word:
-//                one way through the link where one_shot waits for three, and twice the bytes
+//                one trip through the link where one_shot waits for four, and twice the bytes
 //
 // Sums are in fp32 and in the ranks' order, so all ranks have the same bits. x is contiguous and starts on 16
 // bytes. A block waits for the same block of the other ranks only, so all blocks of a grid must be resident.

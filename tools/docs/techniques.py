@@ -1,4 +1,4 @@
-"""Pictures of techniques on the pages of docs/ops/, drawn from the constants and formulas of the kernels.
+"""Pictures of techniques on the pages of ops, drawn from the constants and formulas of the kernels.
 
 Lengths of time in the time lines are made up; what follows from what is as in the kernel that is named.
 """
@@ -339,7 +339,56 @@ def schedule() -> str:
     return canvas.drawn()
 
 
+# --------------------------------------------------------------------------- all_reduce: trips
+
+TRIP, ACTION, LANE = 46, 58, 30
+TRIPS = {
+    "flag": (r"wait_for_ranks<", 1),
+    "read, add": (r"add_ranks<", 2),
+    "write": (r"store_vec\(x\[r\]", 1),
+    "send": (r"volatile word_t\*>\(receive\[r\]", 1),
+    "add": (r"\* from = receive\[rank\]", 0),
+}
+"""What a rank does: how the kernel says it, and how many trips through the link it waits for."""
+
+
+def trips() -> str:
+    """What both ranks do one after another in each variant, in the order of the kernel's statements."""
+    text = canvases.source(f"{KERNELS}/all_reduce.cuh")
+    kernels = {
+        name: re.findall(rf"(?s)void all_reduce_{name}_kernel(.*?)\n\}}\n", text)[0]
+        for name in ("one_shot", "two_shot", "low_latency")
+    }
+    actions = {name: _actions(kernel) for name, kernel in kernels.items()}
+    waits = {name: sum(TRIPS[action][1] for action in each) for name, each in actions.items()}
+    said = ", ".join(f"{name} {count}" for name, count in waits.items())
+    canvas = Canvas(f"Trips through the link that a rank waits for, one after another: {said}", 800)
+    for number, (name, each) in enumerate(actions.items()):
+        left, top = 70, 26 + number * (2 * LANE + 30)
+        canvas.text("title", 8, top - 8, f"{name}: {waits[name]} trip{'s' * (waits[name] > 1)}")
+        canvas.lanes(["rank 0", "rank 1"], left, top, LANE)
+        x = left + 8
+        for action in each:
+            for rank in range(2):
+                canvas.cell(f"part{rank}", x, top + rank * LANE + 5, ACTION, LANE - 10, action)
+            x += ACTION
+            for trip in range(TRIPS[action][1]):
+                for begin, end in ((0.5, 1.5), (1.5, 0.5)):
+                    to = x + (trip + 1) * TRIP
+                    canvas.line(f"M{to - TRIP} {top + begin * LANE:.0f}L{to} {top + end * LANE:.0f}", "event")
+            x += TRIPS[action][1] * TRIP
+    canvas.text("note", 8, canvas.rectangles[-1][2] + LANE + 12, "red: a trip through the link, some 1 µs")
+    return canvas.drawn()
+
+
+def _actions(kernel: str) -> list[str]:
+    """The keys of `TRIPS` in a kernel's text, in its order."""
+    places = [(match.start(), name) for name, (how, _) in TRIPS.items() for match in re.finditer(how, kernel)]
+    return [name for _, name in sorted(places)]
+
+
 PICTURES: dict[Path, Callable[[], str]] = {
+    Path("docs/collectives/all_reduce_trips.svg"): trips,
     Path("docs/ops/transpose_banks.svg"): banks,
     Path("docs/ops/matmul_ring.svg"): ring,
     Path("docs/ops/matmul_fragment.svg"): fragment,
