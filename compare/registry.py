@@ -474,6 +474,8 @@ def _of_the_project(impl: Implementation) -> bool:
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """A message for a name that does not exist, with the nearest that do."""
     names = list(names)
+    if name in collective_names():
+        return f"{name} is an op of several GPUs; of all commands only 'python -m compare {name}' takes it"
     closest = (difflib.get_close_matches(name, names, n=3, cutoff=cutoff) for cutoff in (0.75, 0.4))
     near = next(filter(None, closest), [])
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"

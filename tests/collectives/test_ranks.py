@@ -49,6 +49,12 @@ def test_a_mistake_in_the_command_is_one_sentence(capsys: pytest.CaptureFixture[
         assert error.count("\n") == 1
 
 
+def test_a_command_for_one_gpu_says_what_takes_it(capsys: pytest.CaptureFixture[str]):
+    for words in ("show all_reduce", "pipeline all_reduce", "list all_reduce", "predict all_reduce"):
+        assert cli.main(words.split()) == 2
+        assert "all_reduce is an op of several GPUs; of all commands only" in capsys.readouterr().err
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The project's code, to be made wrong."""
