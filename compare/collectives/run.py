@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,13 @@ from compare.resources.static import Request
 from compare.run.compiling import from_cubins
 
 _POLL_S = 0.2
+_NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""For the ranks.  No implementation uses NVLink's multicast, and a fault in a program that does can stop all
+GPUs of a host."""
 
 
 class RanksFailed(Exception):
@@ -114,6 +122,7 @@ def _work(order: RankOrder, ranks: int, timeout_s: float, told: _Told, say: Call
     answers = get_context("spawn").Queue()
     with tempfile.TemporaryDirectory() as folder:
         args = ranks, str(Path(folder, "store")), order, answers.put
+        os.environ |= _NO_MULTICAST
         processes = start_processes(work, args, ranks, join=False)
         try:
             _listen(answers, processes, order.op, timeout_s, told, say)
