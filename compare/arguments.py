@@ -359,7 +359,7 @@ def check_ranks(
 ) -> None:
     """Check a rank's ``x[N]``, which starts on 16 bytes, int64 ``peers[3, RANKS]`` and int32 ``epochs``.
 
-    ``taken``: the numbers of ranks that are taken; empty: any.
+    Another number of ranks than those of ``taken`` is a NotImplementedError; none of these: any is taken.
     """
     _check_alone(op, "x", x, 1, TAKEN)
     _check(op, "peers", peers, (3, None), "x", x, (torch.int64,))
@@ -370,4 +370,4 @@ def check_ranks(
             "contiguous x that starts on 16 bytes"
         )
     if taken and peers.shape[1] not in taken:
-        raise ValueError(f"{op}: {peers.shape[1]} ranks; it takes {', '.join(map(str, taken))}")
+        raise NotImplementedError(f"{peers.shape[1]} ranks; it takes {', '.join(map(str, taken))}")

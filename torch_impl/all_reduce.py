@@ -23,8 +23,8 @@ def nccl(x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor, *, rank: in
 
 def _check(x: torch.Tensor, peers: torch.Tensor, epochs: torch.Tensor) -> None:
     check_ranks("all_reduce", x, peers, epochs)
-    if x.nbytes % 4:
-        raise NotImplementedError(f"x has {x.nbytes} bytes; PyTorch's kernels take a multiple of 4")
+    if x.nbytes % 4 or not x.nbytes:
+        raise NotImplementedError(f"x has {x.nbytes} bytes; PyTorch's kernels take 4, 8, 12 ...")
 
 
 @implementation("all_reduce", "torch.one_shot", level="vendor", without_gpu=False)

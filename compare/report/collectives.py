@@ -80,8 +80,11 @@ def _verdict(comparison: RankedComparison, width: int) -> list[str]:
     right = labels.keys() - {row.label for _, row in rows if row.status != "ok"}
     where = f"on all GPUs, on {len(comparison.cases)} case" + "s" * (len(comparison.cases) != 1)
     text.append(f"CORRECT  {len(right)} of {len(labels)} match fp64 {where}")
-    not_run = [row for _, row in rows if row.status == "not run"]
-    reasons = dict.fromkeys(f"not run: {row.label}: {row.reason}" for row in not_run)
+    not_run: dict[str, dict[str, None]] = {}
+    for _, row in rows:
+        if row.status == "not run":
+            not_run.setdefault(row.reason, {})[row.label] = None
+    reasons = [f"not run: {', '.join(each)}: {reason}" for reason, each in not_run.items()]
     if comparison.interrupted:
         text.insert(0, "NOT FINISHED: results so far")
     return [paragraph(line, width, hanging="  ") for line in (*text, *reasons)]

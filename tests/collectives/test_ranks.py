@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from compare import cli
+from compare import cli, registry
 from compare.places import ROOT
 
 PACKAGES = "compare", "cuda_impl", "ops", "torch_impl", "triton_impl"
@@ -27,9 +28,21 @@ def test_two_processes_check_what_a_cpu_runs():
     done = compared("--case", "D=2,N=4099,bf16")
     assert done.returncode == 0, done.stderr
     assert "CORRECT  7 of 12 match fp64 on all GPUs, on 1 case" in done.stdout
-    assert "not run: triton.one_shot: needs a GPU: its kernels have no CPU version" in done.stdout
+    without = "torch.one_shot torch.two_shot triton.one_shot triton.two_shot triton.low_latency"
+    line = f"not run: {', '.join(without.split())}: needs a GPU: its kernels have no CPU version"
+    assert line in " ".join(done.stdout.split())
     assert "takes 2 GPUs, and this process sees 0: checked is what a CPU runs" in done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.gpu
+def test_two_gpus_have_the_same_sums():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs of one host")
+    cases = [f"--case={case}" for case in registry.get_op("all_reduce").cases.edge]
+    done = compared(*cases, "--budget", "0.01")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
 
 
 def test_a_mistake_in_the_command_is_one_sentence(capsys: pytest.CaptureFixture[str]):
