@@ -23,6 +23,8 @@ from triton_impl.shared_rows import COOPERATIVE
 
 RANKS = (2, 4, 8)
 WARPS = 16
+ALIKE = {"do_not_specialize": ["rank"]}
+"""Of kernels: all ranks run the same machine code, where Triton would make another for a rank of 1."""
 
 
 @triton.jit
@@ -56,7 +58,7 @@ def sum_over_ranks(xs_ptr, n, inside, like_ptr, RANKS: tl.constexpr):
     return sums
 
 
-@triton.jit
+@triton.jit(**ALIKE)
 def all_reduce_one_shot_kernel(
     x_ptr, y_ptr, peers_ptr, epochs_ptr, rank, N, RANKS: tl.constexpr, BLOCK_SIZE: tl.constexpr
 ):
@@ -71,7 +73,7 @@ def all_reduce_one_shot_kernel(
     tl.store(epochs_ptr + tl.program_id(0), epoch + 2)
 
 
-@triton.jit
+@triton.jit(**ALIKE)
 def all_reduce_two_shot_kernel(
     x_ptr, peers_ptr, epochs_ptr, rank, N, RANKS: tl.constexpr, BLOCK_SIZE: tl.constexpr
 ):
@@ -111,7 +113,7 @@ def elements_of(words, like_ptr):
     return elements.to(like_ptr.dtype.element_ty, bitcast=True)
 
 
-@triton.jit
+@triton.jit(**ALIKE)
 def all_reduce_low_latency_kernel(
     x_ptr,
     y_ptr,
