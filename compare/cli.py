@@ -148,8 +148,8 @@ def _block(block: str, width: int) -> str:
 def _versions() -> str:
     """For a report of a fault."""
     packages = "torch", "triton", "cupy-cuda13x"
-    found = {name: [*metadata.distributions(name=name)] for name in packages}  # only theirs are read
-    named = (f"{name} {of[0].version if of else 'not installed'}" for name, of in found.items())
+    known = {name: [*metadata.distributions(name=name)] for name in packages}  # only theirs are read
+    named = (f"{name} {of[0].version if of else 'not installed'}" for name, of in known.items())
     return ", ".join((f"gpu-three-ways {VERSION}", *named, f"Python {platform.python_version()}"))
 
 

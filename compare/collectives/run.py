@@ -62,31 +62,31 @@ def compare(
         timeout_s: of one step: a check, or the timing of a case.
         say: is told each case.
     """
-    told = _Told()
+    report = _RanksReport()
     why = ""
     with ExitStack() as locks:
         for uuid in sorted(uuids):
             locks.enter_context(gpu_lock.held(uuid, say))
         try:
-            _work(order, ranks, timeout_s, told, say)
+            _work(order, ranks, timeout_s, report, say)
         except RanksFailed as error:
             why = str(error)
         except KeyboardInterrupt:
             why = "interrupted"
-    if told.environment is None:
+    if report.environment is None:
         raise RanksFailed(why or "the ranks told nothing")
     resources, sizes = inspected(order, arch)
     op = registry.get_op(order.op)
     cases = []
-    for text, rows in told.rows.items():
+    for text, rows in report.rows.items():
         case = Case.parse(text, op)
         x_bytes = case["N"] * ITEM_BYTES[case.dtype]
         cases.append(RankedCase(text, x_bytes, op.cost(case).read_bytes, tuple(rows.values())))
     comparison = RankedComparison(
         op=order.op,
         gpus=ranks,
-        environment=told.environment,
-        peer_copy_gbs=told.peer_copy_gbs,
+        environment=report.environment,
+        peer_copy_gbs=report.peer_copy_gbs,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         cases=tuple(cases),
         resources=resources,
@@ -96,7 +96,7 @@ def compare(
     return comparison, why
 
 
-class _Told:
+class _RanksReport:
     """What the first rank has told so far."""
 
     def __init__(self) -> None:
@@ -115,7 +115,9 @@ class _Told:
             self.rows.setdefault(case, {})[row.label] = row
 
 
-def _work(order: RankOrder, ranks: int, timeout_s: float, told: _Told, say: Callable[[str], None]) -> None:
+def _work(
+    order: RankOrder, ranks: int, timeout_s: float, report: _RanksReport, say: Callable[[str], None]
+) -> None:
     """Run the ranks to their end.
 
     Raises:
@@ -127,10 +129,10 @@ def _work(order: RankOrder, ranks: int, timeout_s: float, told: _Told, say: Call
         os.environ |= _NO_MULTICAST
         processes = start_processes(work, args, ranks, join=False)
         try:
-            _listen(answers, processes, order.op, timeout_s, told, say)
+            _listen(answers, processes, order.op, timeout_s, report, say)
         except (ProcessRaisedException, ProcessExitedException) as error:
             last = str(error).strip().splitlines()[-1]
-            raise RanksFailed(f"{told.step}: rank {error.error_index} ended: {last}") from None
+            raise RanksFailed(f"{report.step}: rank {error.error_index} ended: {last}") from None
         finally:
             for process in processes.processes:
                 process.kill()
@@ -138,14 +140,19 @@ def _work(order: RankOrder, ranks: int, timeout_s: float, told: _Told, say: Call
 
 
 def _listen(
-    answers: Queue[Any], processes: Any, op: str, timeout_s: float, told: _Told, say: Callable[[str], None]
+    answers: Queue[Any],
+    processes: Any,
+    op: str,
+    timeout_s: float,
+    report: _RanksReport,
+    say: Callable[[str], None],
 ) -> None:
     """Take all answers until the processes have ended, and raise as one of them does."""
     last_s, ended = time.monotonic(), False
     while not ended or not answers.empty():
-        limit_s = timeout_s if told.environment else max(timeout_s, _START_S)
+        limit_s = timeout_s if report.environment else max(timeout_s, _START_S)
         if time.monotonic() - last_s > limit_s:
-            raise RanksFailed(f"{told.step}: not finished after {limit_s:.0f} s (--timeout)")
+            raise RanksFailed(f"{report.step}: not finished after {limit_s:.0f} s (--timeout)")
         try:
             kind, *values = answers.get(timeout=_POLL_S)
         except Empty:
@@ -155,7 +162,7 @@ def _listen(
         if kind == "case":
             say(f"{op} on {values[0]}")
         else:
-            told.take(kind, *values)
+            report.take(kind, *values)
 
 
 def inspected(

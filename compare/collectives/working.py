@@ -53,11 +53,11 @@ def work(rank: int, ranks: int, store: str, order: RankOrder, tell: Tell) -> Non
     )
     try:
         this = Rank(rank, ranks, store, device, order)
-        told = tell if rank == 0 else lambda _: None
-        told(("machine", environment(device), timing.copied_gbs(this) if order.on_gpu else 0.0))
+        report = tell if rank == 0 else lambda _: None
+        report(("machine", environment(device), timing.copied_gbs(this) if order.on_gpu else 0.0))
         for text in order.cases:
-            told(("case", text))
-            _compare(this, Case.parse(text, this.op), told)
+            report(("case", text))
+            _compare(this, Case.parse(text, this.op), report)
     finally:
         dist.destroy_process_group()
 

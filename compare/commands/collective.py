@@ -62,10 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{lacks}: nothing is timed, so there is nothing to record")
         outputs.say(f"{lacks}: checked is what a CPU runs")
         cases = cases if arguments.case else list(op.cases.smoke)
-    return _compare(arguments, [str(case) for case in dict.fromkeys(cases)], here[:gpus] if has_gpus else [])
+    texts = [str(case) for case in dict.fromkeys(cases)]
+    return _compare(arguments, texts, gpus, here[:gpus] if has_gpus else [])
 
 
-def _compare(arguments: argparse.Namespace, cases: list[str], gpus: list[installed.Gpu]) -> int:
+def _compare(arguments: argparse.Namespace, cases: list[str], count: int, gpus: list[installed.Gpu]) -> int:
     from compare.collectives import ranks, results
     from compare.collectives import run as driver
     from compare.records import archive
@@ -73,7 +74,6 @@ def _compare(arguments: argparse.Namespace, cases: list[str], gpus: list[install
 
     only, root = tuple(arguments.only), arguments.results or archive.RESULTS
     order = ranks.RankOrder(arguments.op, tuple(cases), only, arguments.budget, arguments.seed, bool(gpus))
-    count = Case.parse(cases[0], registry.get_op(arguments.op))["D"]
     try:
         uuids, arch = [gpu.uuid for gpu in gpus], gpus[0].arch if gpus else "sm_90"
         comparison, why = driver.compare(order, count, uuids, arch, arguments.timeout, outputs.say)

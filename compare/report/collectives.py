@@ -42,7 +42,7 @@ def render(
     for one in (comparison, *records):
         rows = [row for case in one.cases for row in case.rows]
         changed = {row.label for row in rows if row.source_hash != hashes.get(row.label, row.source_hash)}
-        tables = ["\n".join(table(one, dtype, width, every, changed)) for dtype in _dtypes(one)]
+        tables = ["\n".join(table(one, dtype, width, every, changed)) for dtype in dtypes(one)]
         if one is not comparison and tables:
             tables.insert(0, f"RECORDED {one.created[:10]}: {_machine(one, width)}")
         blocks += tables
@@ -60,7 +60,8 @@ def _machine(comparison: RankedComparison, width: int) -> str:
     return paragraph(" · ".join(facts), width)
 
 
-def _dtypes(comparison: RankedComparison) -> list[str]:
+def dtypes(comparison: RankedComparison) -> list[str]:
+    """Of the cases that have times."""
     return list(dict.fromkeys(map(_dtype, _timed(comparison))))
 
 

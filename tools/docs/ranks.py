@@ -28,7 +28,7 @@ def _of(one: RankedComparison, hashes: dict[str, str]) -> str:
     rows = [row for case in one.cases for row in case.rows]
     changed = {row.label for row in rows if row.source_hash != hashes.get(row.label)}
     shown = []
-    for dtype in dict.fromkeys(case.case.split(",")[2] for case in one.cases):
+    for dtype in collectives.dtypes(one):
         lines = collectives.table(one, dtype, _WIDTH, True, changed, whole=False)
         shown.append("```text\n" + "\n".join(lines) + "\n```")
     head = f"**{one.gpus} x {one.environment.device}, {one.created[:10]}: in a CUDA graph, µs, then GB/s**"
