@@ -23,6 +23,7 @@ from compare.device import driver_version
 from compare.places import IS_CHECKOUT, ROOT
 from compare.records import archive, result_cache
 from compare.sandbox.kernel import end_with_parent
+from compare.sandbox.words import how_it_ended
 
 Facts = dict[str, str]
 """Of a worker: its ``host``, its GPU's UUID (``gpu``, empty without one) and name (``device``), ``driver``,
@@ -78,7 +79,7 @@ def describe(dask_worker: Any = None) -> Facts:
     except (OSError, subprocess.SubprocessError) as error:
         return {"host": socket.gethostname(), "problem": f"it cannot say what it has: {error}"}
     if done.returncode:
-        return {"host": socket.gethostname(), "problem": _end_of(done.stderr) or f"status {done.returncode}"}
+        return {"host": socket.gethostname(), "problem": _end_of(done.stderr) or how_it_ended(done.returncode)}
     facts: Facts = json.loads(done.stdout)
     return facts
 
@@ -127,8 +128,8 @@ def answer(words: Sequence[str], ended: Callable[[str], tuple[bool, bool]]) -> s
     if gpu and (spoiled or not whole) and describe().get("gpu") != gpu:
         raise WorkFailed(f"its GPU, {gpu}, no longer answers", get_worker().address, gpu_lost=True)
     if not whole:
-        why = _end_of(done.stderr) or f"it ended with status {done.returncode}"
-        raise WorkFailed(why, get_worker().address)
+        said = _end_of(done.stderr) if done.returncode >= 0 else ""  # of a killed process: its progress
+        raise WorkFailed(said or how_it_ended(done.returncode), get_worker().address)
     return text
 
 

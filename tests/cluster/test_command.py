@@ -15,7 +15,10 @@ from processes import ROOT, called_with, running, until
 
 
 @pytest.mark.thorough
-def test_a_comparison_whose_worker_is_killed_is_made_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("killed", "said"), [("worker", "its worker process ended"), ("comparison", "killed by SIGKILL (")]
+)
+def test_a_comparison_that_is_killed_is_made_again(killed: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     words = ("vector_add", "--only", "torch.eager", "--no-resources", "--seed", "4242", "--json", str(file))
     command = [sys.executable, "-m", "compare", *words, "--cluster", "local"]
@@ -24,11 +27,12 @@ def test_a_comparison_whose_worker_is_killed_is_made_by_the_next(tmp_path: Path)
         comparison = called_with("--seed=4242")
         status = Path(f"/proc/{comparison}/status").read_text()
         (worker,) = (line.split()[1] for line in status.splitlines() if line.startswith("PPid"))
-        os.kill(int(worker), signal.SIGKILL)
+        os.kill(comparison if killed == "comparison" else int(worker), signal.SIGKILL)
         assert until(lambda: not running(comparison)), "it ends with its worker, and so frees the GPU"
         out, err = client.communicate(timeout=240)
     assert client.returncode == 0, err
-    assert err.count("its worker process ended; it is tried again") == 1
+    (line,) = (line for line in err.splitlines() if "it is tried again" in line)
+    assert said in line
     assert out.count("CORRECT  1 of 1 matches fp64") == 1
     (run,) = archive.read(file)
     assert (run.op, run.seed) == ("vector_add", 4242)
