@@ -6,8 +6,8 @@ Variants, as in ``cuda_impl/kernels/all_reduce.cuh``:
 * ``two_shot``: a rank adds up its part of x and writes the sums to all ranks
 * ``low_latency``: each rank writes its x into the others' memory, with a flag in every word
 
-Sums are in fp32 and in the ranks' order.  No single thread waits for a flag here: what a scalar atomic
-operation returns goes to all threads of the program through shared memory.
+Sums are in fp32 and in the ranks' order.  No single thread waits for a flag here: what an atomic operation
+returns goes to all threads of the program through shared memory.
 """
 
 from __future__ import annotations
@@ -35,17 +35,22 @@ def address_of(table_ptr, rank, like_ptr):
 
 
 @triton.jit
-def wait_for_ranks(flags_ptr, epoch, epochs_ptr, rank, RANKS: tl.constexpr):
-    """A barrier of program b of all ranks: what a rank wrote before it, all ranks read after it."""
+def wait_for_ranks(
+    flags_ptr, epoch, epochs_ptr, rank, RANKS: tl.constexpr, STORE: tl.constexpr, LOAD: tl.constexpr
+):
+    """A barrier of program b of all ranks.
+
+    With a release in STORE, whoever sees the flag sees the program's writes before it, on any GPU; with an
+    acquire in LOAD, the program sees after it what the writer of the flag had released.
+    """
     tl.debug_barrier()
+    r = tl.arange(0, RANKS)
     row = tl.program_id(0) * RANKS
-    for r in tl.static_range(RANKS):
-        # Release: whoever sees the flag sees the writes before it, on any GPU.
-        tl.atomic_xchg(address_of(flags_ptr, r, epochs_ptr) + row + rank, epoch, sem="release", scope="sys")
-    own_ptr = address_of(flags_ptr, rank, epochs_ptr) + row
-    for r in tl.static_range(RANKS):
-        while tl.atomic_add(own_ptr + r, 0, sem="acquire", scope="sys") - epoch < 0:
-            pass  # a faster rank is ahead by one epoch at most
+    theirs_ptr = tl.load(flags_ptr + r).to(tl.pointer_type(tl.int32)) + row + rank
+    tl.atomic_xchg(theirs_ptr, epoch, sem=STORE, scope="sys")
+    own_ptr = address_of(flags_ptr, rank, epochs_ptr) + row + r
+    while tl.min(tl.atomic_add(own_ptr, 0, sem=LOAD, scope="sys") - epoch) < 0:
+        pass  # a faster rank is ahead by one epoch at most
     tl.debug_barrier()
 
 
@@ -65,11 +70,13 @@ def all_reduce_one_shot_kernel(
     """Grid: at most as many programs as are resident; blocks of y are assigned round-robin."""
     flags_ptr = peers_ptr + 2 * RANKS
     epoch = tl.load(epochs_ptr + tl.program_id(0))
-    wait_for_ranks(flags_ptr, epoch + 1, epochs_ptr, rank, RANKS)  # every x is complete
+    # Every rank's x is complete: the kernels before this one wrote it.
+    wait_for_ranks(flags_ptr, epoch + 1, epochs_ptr, rank, RANKS, "relaxed", "acquire")
     for block in range(tl.program_id(0), tl.cdiv(N, BLOCK_SIZE), tl.num_programs(0)):
         n = block.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         tl.store(y_ptr + n, sum_over_ranks(peers_ptr, n, n < N, x_ptr, RANKS), mask=n < N)
-    wait_for_ranks(flags_ptr, epoch + 2, epochs_ptr, rank, RANKS)  # no rank changes x before all have read
+    # No rank changes its x before all have read it.
+    wait_for_ranks(flags_ptr, epoch + 2, epochs_ptr, rank, RANKS, "relaxed", "relaxed")
     tl.store(epochs_ptr + tl.program_id(0), epoch + 2)
 
 
@@ -82,13 +89,15 @@ def all_reduce_two_shot_kernel(
     epoch = tl.load(epochs_ptr + tl.program_id(0))
     blocks = tl.cdiv(N, BLOCK_SIZE)
     begin, end = blocks * rank // RANKS, blocks * (rank + 1) // RANKS
-    wait_for_ranks(flags_ptr, epoch + 1, epochs_ptr, rank, RANKS)  # every rank's x is complete
+    # Every rank's x is complete.
+    wait_for_ranks(flags_ptr, epoch + 1, epochs_ptr, rank, RANKS, "relaxed", "acquire")
     for block in range(begin + tl.program_id(0), end, tl.num_programs(0)):
         n = block.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         sums = sum_over_ranks(peers_ptr, n, n < N, x_ptr, RANKS)
         for r in tl.static_range(RANKS):
             tl.store(address_of(peers_ptr, r, x_ptr) + n, sums, mask=n < N)
-    wait_for_ranks(flags_ptr, epoch + 2, epochs_ptr, rank, RANKS)  # every rank's part has arrived
+    # Every rank's part has arrived.
+    wait_for_ranks(flags_ptr, epoch + 2, epochs_ptr, rank, RANKS, "release", "relaxed")
     tl.store(epochs_ptr + tl.program_id(0), epoch + 2)
 
 

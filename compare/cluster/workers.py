@@ -79,7 +79,8 @@ def describe(dask_worker: Any = None) -> Facts:
     except (OSError, subprocess.SubprocessError) as error:
         return {"host": socket.gethostname(), "problem": f"it cannot say what it has: {error}"}
     if done.returncode:
-        return {"host": socket.gethostname(), "problem": _end_of(done.stderr) or how_it_ended(done.returncode)}
+        problem = _end_of(done.stderr) or how_it_ended(done.returncode)
+        return {"host": socket.gethostname(), "problem": problem}
     facts: Facts = json.loads(done.stdout)
     return facts
 

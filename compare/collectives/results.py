@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from compare import registry
+from compare.code_size.hashes import source_hash
 from compare.model.result import CodeSize, Environment, Estimate, KernelResources
 from compare.records.archive import RESULTS, device_slug
 from compare.records.encoding import decode, encode, write_whole
@@ -64,6 +66,13 @@ def recorded(op: str, root: Path = RESULTS) -> list[RankedComparison]:
     """All that is on record of an op of several GPUs."""
     files = sorted(root.glob(f"{op}-*x-*.json"))
     return [decode(RankedComparison, json.loads(read_text(file))) for file in files]
+
+
+def changed(comparison: RankedComparison) -> set[str]:
+    """Labels of rows whose source is another now."""
+    hashes = {impl.label: source_hash(impl) for impl in registry.implementations(comparison.op)}
+    rows = [row for case in comparison.cases for row in case.rows]
+    return {row.label for row in rows if row.source_hash != hashes.get(row.label)}
 
 
 def record(comparison: RankedComparison, root: Path = RESULTS) -> Path:

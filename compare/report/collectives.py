@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from compare import registry
-from compare.collectives.results import RankedCase, RankedComparison, RankedRow
+from compare.collectives.results import RankedCase, RankedComparison, RankedRow, changed
 from compare.report.layout import Column, fitted, paragraph
 from compare.report.screen import WIDEST
 from compare.report.tables import NOTHING, count, number
@@ -36,28 +36,25 @@ def render(
     """
     width = min(width, WIDEST)
     op = registry.get_op(comparison.op)
-    hashes = {row.label: row.source_hash for case in comparison.cases for row in case.rows}
     head = f"{op.name}  {op.formula}"
     blocks = [f"{head}\n{_machine(comparison, width)}", "\n".join(_verdict(comparison, width))]
     for one in (comparison, *records):
-        rows = [row for case in one.cases for row in case.rows]
-        changed = {row.label for row in rows if row.source_hash != hashes.get(row.label, row.source_hash)}
-        tables = ["\n".join(table(one, dtype, width, every, changed)) for dtype in dtypes(one)]
+        tables = ["\n".join(table(one, dtype, width, every)) for dtype in dtypes(one)]
         if one is not comparison and tables:
-            tables.insert(0, f"RECORDED {one.created[:10]}: {_machine(one, width)}")
+            tables.insert(0, _machine(one, width, f"RECORDED {one.created[:10]}: "))
         blocks += tables
     if len(blocks) > 2:
         blocks.append(paragraph(_LEGEND, width, hanging="  "))
     return "\n\n".join(blocks)
 
 
-def _machine(comparison: RankedComparison, width: int) -> str:
+def _machine(comparison: RankedComparison, width: int, before: str = "") -> str:
     where = comparison.environment
-    facts = [f"{comparison.gpus} x {where.device}"]
+    facts = [f"{before}{comparison.gpus} x {where.device}"]
     if comparison.peer_copy_gbs:
         facts.append(f"peer copy {comparison.peer_copy_gbs:.0f} GB/s each way")
     facts += [f"{name} {where.versions[name]}" for name in ("torch", "triton") if name in where.versions]
-    return paragraph(" · ".join(facts), width)
+    return paragraph(" · ".join(facts), width, hanging="  ")
 
 
 def dtypes(comparison: RankedComparison) -> list[str]:
@@ -91,25 +88,19 @@ def _verdict(comparison: RankedComparison, width: int) -> list[str]:
     return [paragraph(line, width, hanging="  ") for line in (*text, *reasons)]
 
 
-def table(
-    comparison: RankedComparison,
-    dtype: str,
-    width: int,
-    every: bool,
-    changed: Collection[str],
-    whole: bool = True,
-) -> list[str]:
+def table(comparison: RankedComparison, dtype: str, width: int, every: bool, whole: bool = True) -> list[str]:
     """A line for each implementation: its cases of one dtype, registers, shared memory and code size.
 
     ``whole``: with the last three.
     """
+    others = changed(comparison)
     cases = [case for case in _timed(comparison) if _dtype(case) == dtype]
     small = [case for case in cases if case.x_bytes <= LATENCY_BYTES]
     large = [case for case in cases if case.x_bytes > LATENCY_BYTES]
     if not every:
         small, large = _spread(small), _spread(large)
     labels = list(dict.fromkeys(row.label for case in cases for row in case.rows))
-    first = tuple(label + "*" * (label in changed) for label in labels)
+    first = tuple(label + "*" * (label in others) for label in labels)
     columns = [Column(f"x in {dtype} on\neach of {comparison.gpus}", first, left=True)]
     columns += [_column(case, "µs", labels, latency) for case in small]
     columns += [_column(case, "GB/s", labels, partial(bandwidth, case)) for case in large]

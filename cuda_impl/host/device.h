@@ -57,6 +57,18 @@ inline void __threadfence() {
 inline void __threadfence_system() {
     host_synchronizes(nullptr, 0);
 }
+// Flags of ranks, which are processes here: this processor keeps the order of their stores.
+template <int>
+void store_flag(unsigned* ptr, unsigned value) {
+    host_synchronizes(nullptr, 0);
+    *static_cast<volatile unsigned*>(ptr) = value;
+}
+template <int>
+unsigned load_flag(const unsigned* ptr) {
+    const unsigned value = *static_cast<const volatile unsigned*>(ptr);
+    host_synchronizes(nullptr, 0);
+    return value;
+}
 inline void __nanosleep(unsigned) {
     host::spin();
 }

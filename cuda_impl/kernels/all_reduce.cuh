@@ -15,18 +15,43 @@
 
 #include "common.cuh"
 
-// A barrier of block b of all ranks: what a rank wrote before it, all ranks read after it.
-template <int RANKS>
+// Of an access to a flag: RELEASE, and whoever sees the flag sees the block's writes before it, on any GPU;
+// ACQUIRE, and after it the block sees what the writer of the flag had released. Both cost less than
+// __threadfence_system, a sequentially consistent fence. Source: PTX ISA, "Memory Consistency Model".
+enum Order { RELAXED, RELEASE, ACQUIRE };
+
+// With HOST_BUILD, host/device.h has the same functions.
+#ifndef HOST_BUILD
+template <Order STORE>
+__device__ __forceinline__ void store_flag(unsigned* ptr, unsigned value) {
+    if constexpr (STORE == RELEASE) {
+        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(ptr), "r"(value) : "memory");
+    } else {
+        asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(ptr), "r"(value) : "memory");
+    }
+}
+template <Order LOAD>
+__device__ __forceinline__ unsigned load_flag(const unsigned* ptr) {
+    unsigned value;
+    if constexpr (LOAD == ACQUIRE) {
+        asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(ptr) : "memory");
+    } else {
+        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(ptr) : "memory");
+    }
+    return value;
+}
+#endif
+
+// A barrier of block b of all ranks.
+template <int RANKS, Order STORE, Order LOAD>
 __device__ __forceinline__ void wait_for_ranks(unsigned* const* flag_ptrs, unsigned epoch, int rank) {
     __syncthreads();
     if (threadIdx.x < RANKS) {
         const int row = blockIdx.x * RANKS;
-        __threadfence_system();  // release: whoever sees the flag sees the writes before it, on any GPU
-        *static_cast<volatile unsigned*>(flag_ptrs[threadIdx.x] + row + rank) = epoch;
-        const volatile unsigned* flag = flag_ptrs[rank] + row + threadIdx.x;
-        while (static_cast<int>(*flag - epoch) < 0) {  // a faster rank is ahead by one epoch at most
+        store_flag<STORE>(flag_ptrs[threadIdx.x] + row + rank, epoch);
+        const unsigned* flag = flag_ptrs[rank] + row + threadIdx.x;
+        while (static_cast<int>(load_flag<LOAD>(flag) - epoch) < 0) {  // a rank is ahead by one epoch at most
         }
-        __threadfence_system();  // acquire: after the barrier the block sees what this thread has seen
     }
     __syncthreads();
 }
@@ -85,12 +110,14 @@ __global__ __launch_bounds__(THREADS) void all_reduce_one_shot_kernel(
 #pragma unroll
     for (int r = 0; r < RANKS; ++r) x[r] = x_ptrs[r];
 
-    wait_for_ranks<RANKS>(flag_ptrs, epoch + 1, rank);  // every rank's x is complete
+    // Every rank's x is complete: the kernels before this one wrote it.
+    wait_for_ranks<RANKS, RELAXED, ACQUIRE>(flag_ptrs, epoch + 1, rank);
     add_ranks<RANKS>(
         x, 0, N / VEC, [&](index_t i, const Vec<T, VEC>& sum) { store_vec(y_ptr + i * VEC, sum); });
     const index_t n = N / VEC * VEC + threadIdx.x;
     if (blockIdx.x == 0 && n < N) y_ptr[n] = add_ranks_at(x, n);
-    wait_for_ranks<RANKS>(flag_ptrs, epoch + 2, rank);  // no rank changes its x before all have read it
+    // No rank changes its x before all have read it.
+    wait_for_ranks<RANKS, RELAXED, RELAXED>(flag_ptrs, epoch + 2, rank);
 
     if (threadIdx.x == 0) epochs[blockIdx.x] = epoch + 2;
 }
@@ -108,7 +135,7 @@ __global__ __launch_bounds__(THREADS) void all_reduce_two_shot_kernel(
     for (int r = 0; r < RANKS; ++r) x[r] = x_ptrs[r];
     const index_t vectors = N / VEC, begin = vectors * rank / RANKS, end = vectors * (rank + 1) / RANKS;
 
-    wait_for_ranks<RANKS>(flag_ptrs, epoch + 1, rank);  // every rank's x is complete
+    wait_for_ranks<RANKS, RELAXED, ACQUIRE>(flag_ptrs, epoch + 1, rank);  // every rank's x is complete
     add_ranks<RANKS>(x, begin, end, [&](index_t i, const Vec<T, VEC>& sum) {
 #pragma unroll
         for (int r = 0; r < RANKS; ++r) store_vec(x[r] + i * VEC, sum);
@@ -119,7 +146,7 @@ __global__ __launch_bounds__(THREADS) void all_reduce_two_shot_kernel(
 #pragma unroll
         for (int r = 0; r < RANKS; ++r) x[r][n] = sum;
     }
-    wait_for_ranks<RANKS>(flag_ptrs, epoch + 2, rank);  // every rank's part has arrived
+    wait_for_ranks<RANKS, RELEASE, RELAXED>(flag_ptrs, epoch + 2, rank);  // every rank's part has arrived
 
     if (threadIdx.x == 0) epochs[blockIdx.x] = epoch + 2;
 }

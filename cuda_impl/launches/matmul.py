@@ -11,7 +11,7 @@ from compare.device import arch, capability, multiprocessors
 from compare.tiles import Machine, Tile, fastest
 from cuda_impl.buffers import Tensor, empty, zeros_like
 from cuda_impl.launch import HALVES, HOPPER, Argument, Kernel, Launch, Plan, ceil_div, int32, int64, variant
-from cuda_impl.layouts import BOOLS, aligned, check_products, check_tensor_cores
+from cuda_impl.layouts import BOOLS, aligned, check_products, check_tensor_cores, padded
 from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, check_coordinates, matrix_map
 
 
@@ -498,3 +498,40 @@ def split_k(a: Tensor, b: Tensor, *, TILE: int = 0) -> Plan:
     if N * a.element_size() % 16 != 0:
         return multicast.plan(a, b)
     return by_split_k(SPLIT_K, a, b, c, TILE)
+
+
+# --------------------------------------------------------------------------- few rows of a
+
+SKINNY_ROWS, SKINNY_WARPS, STRIP = 16, 8, 64
+SPLITS = (1, 2, 3, 4, 6, 8)
+SKINNY = Kernel(
+    f"matmul_skinny_kernel<{{T}}, {{B_BY_ROWS}}, {SKINNY_WARPS}, {{SPLIT}}>",
+    HALVES,
+    B_BY_ROWS=BOOLS,
+    SPLIT=SPLITS,
+)
+
+
+def room_for(SPLIT: int, device: torch.device) -> int:
+    """Blocks of skinny that run at a time in clusters of SPLIT, two per multiprocessor."""
+    name = arch(device)
+    if SPLIT > 1 and (name is None or capability(name) != 90):
+        return 0
+    # A group of 16 or 18 multiprocessors (GPC) has whole clusters.
+    return 2 * multiprocessors(device) * (10 if SPLIT > 2 else 11) // 11
+
+
+@variant("matmul", "skinny", kernels=[SKINNY], level="tensor_core", tunable={"SPLIT": SPLITS})
+def skinny(a: Tensor, b: Tensor, *, SPLIT: int = 0) -> Plan:
+    """For at most 16 rows: b is read once, straight into registers."""
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    if M > SKINNY_ROWS:
+        raise NotImplementedError(f"M={M}: at most {SKINNY_ROWS} rows; split_k takes any")
+    rows = padded(a)
+    of_b, B_BY_ROWS, ldb = aligned(b)
+    strips = ceil_div(N, STRIP)
+    most = max(split for split in SPLITS if split == 1 or split * strips <= room_for(split, a.device))
+    run = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, SPLIT=SPLIT or most)
+    args = (rows, of_b, c, *int32(M), *int64(N, K, rows.stride(0), ldb))
+    return Plan(c, Launch(run, strips * (SPLIT or most), SKINNY_WARPS * 32, args, cluster=SPLIT or most))

@@ -17,7 +17,7 @@ from compare.places import ROOT
 PACKAGES = "compare", "cuda_impl", "ops", "torch_impl", "triton_impl"
 CASE = "D=2,N=20013,fp16"
 KERNELS = "cuda_impl/kernels/all_reduce.cuh"
-FIRST = "    wait_for_ranks<RANKS>(flag_ptrs, epoch + 1, rank);  // every rank's x is complete\n"
+FIRST = "wait_for_ranks<RANKS, RELAXED, ACQUIRE>(flag_ptrs, epoch + 1, rank);"
 
 
 def compared(*words: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -89,8 +89,8 @@ def change(root: Path, right: str, wrong: str) -> None:
     [
         ("one_shot", FIRST, ""),
         ("two_shot", FIRST, ""),
-        ("one_shot", "wait_for_ranks<RANKS>(flag_ptrs, epoch + 2, rank);", ""),
-        ("two_shot", "wait_for_ranks<RANKS>(flag_ptrs, epoch + 2, rank);", ""),
+        ("one_shot", "wait_for_ranks<RANKS, RELAXED, RELAXED>(flag_ptrs, epoch + 2, rank);", ""),
+        ("two_shot", "wait_for_ranks<RANKS, RELEASE, RELAXED>(flag_ptrs, epoch + 2, rank);", ""),
         ("one_shot", "epochs[blockIdx.x] = epoch + 2", "epochs[blockIdx.x] = epoch"),
         ("two_shot", "for (int r = 0; r < RANKS; ++r) x[r][n] = sum;", "x[rank][n] = sum;"),
         ("two_shot", "end = vectors * (rank + 1) / RANKS", "end = begin + vectors / RANKS"),
@@ -117,7 +117,7 @@ def test_a_mistake_in_a_kernel_is_found(copy: Path, variant: str, right: str, wr
 
 @pytest.mark.thorough
 def test_ranks_that_wait_for_ever_are_ended(copy: Path):
-    change(copy, "= epoch;\n        const volatile", "= 0;\n        const volatile")
+    change(copy, "+ row + rank, epoch);", "+ row + rank, 0);")
     done = compared("--only", "cupy.two_shot", "--timeout", "40", "--case", CASE, root=copy)
     assert done.returncode == 3
     assert f"not finished: checking cupy.two_shot on {CASE}: not finished after 40 s" in done.stderr

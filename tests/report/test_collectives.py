@@ -69,6 +69,9 @@ def test_a_wrong_row_comes_first_and_a_changed_one_is_marked():
     assert "CORRECT  11 of 12" in text
     shown = collectives.render(replace(comparison, cases=()), [comparison], 80)
     assert "RECORDED 2026-11-29: 2 x NVIDIA H200" in shown
+    assert "triton.two_shot* " in shown
+    assert "triton.one_shot " in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_record_keeps_what_a_run_has_not_measured(tmp_path: Path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from compare import registry
-from compare.code_size.hashes import source_hash
 from compare.collectives.results import RankedCase, RankedComparison, recorded
 from compare.report import collectives
 from compare.report.collectives import size
@@ -20,16 +19,13 @@ def block(op: str, results: Path) -> str:
     known = recorded(op, results)
     if not known:
         return "Nothing is recorded yet."
-    hashes = {impl.label: source_hash(impl) for impl in registry.implementations(op)}
-    return "\n\n".join(_of(one, hashes) for one in known)
+    return "\n\n".join(map(_of, known))
 
 
-def _of(one: RankedComparison, hashes: dict[str, str]) -> str:
-    rows = [row for case in one.cases for row in case.rows]
-    changed = {row.label for row in rows if row.source_hash != hashes.get(row.label)}
+def _of(one: RankedComparison) -> str:
     shown = []
     for dtype in collectives.dtypes(one):
-        lines = collectives.table(one, dtype, _WIDTH, True, changed, whole=False)
+        lines = collectives.table(one, dtype, _WIDTH, True, whole=False)
         shown.append("```text\n" + "\n".join(lines) + "\n```")
     head = f"**{one.gpus} x {one.environment.device}, {one.created[:10]}: in a CUDA graph, µs, then GB/s**"
     copy = f"All GPUs copying from a neighbour at once get {one.peer_copy_gbs:.0f} GB/s each."
@@ -42,11 +38,12 @@ def _against(one: RankedComparison, route: str) -> list[str]:
     baseline = registry.get_op(one.op).baseline
     small = [case for case in one.cases if case.x_bytes <= SMALL]
     large = [case for case in one.cases if case.x_bytes >= LARGE]
-    latency = _range(small, baseline, f"{route}.low_latency")
     bandwidth = _range(large, f"{route}.two_shot", baseline)
     sentences = []
-    if latency:
-        sentences.append(f"`{route}.low_latency` takes {latency} of `{baseline}`'s time up to {size(SMALL)}.")
+    for variant in ("one_shot", "low_latency"):
+        latency, end = _range(small, baseline, f"{route}.{variant}"), size(SMALL)
+        if latency:
+            sentences.append(f"`{route}.{variant}` takes {latency} of `{baseline}`'s time up to {end}.")
     if bandwidth:
         sentences.append(f"`{route}.two_shot` has {bandwidth} of its bandwidth from {size(LARGE)} on.")
     return sentences
