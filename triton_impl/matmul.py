@@ -11,7 +11,7 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the sam
 * ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
 * ``split_k``: the tile of the least predicted time: programs may split K of one tile, and the last adds their
   sums; tiles of 128 rows as in ``gluon``
-* ``skinny``: for at most 16 rows of a: as tiled, with a tile of 16 rows and enough columns for all processors
+* ``skinny``: for few rows of a: as tiled, with a tile of 16 rows, the fewest that ``tl.dot`` multiplies
 
 Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
@@ -646,22 +646,18 @@ SKINNY_TILES = {64: (128, 5), 32: (128, 6), 16: (256, 4)}
 
 @implementation("matmul", "triton.skinny", level="tensor_core", tunable={"BLOCK_N": tuple(SKINNY_TILES)})
 def skinny(a: torch.Tensor, b: torch.Tensor, *, BLOCK_N: int = 0) -> torch.Tensor:
-    """For at most 16 rows, the fewest that ``tl.dot`` multiplies.
-
-    The tile is the widest of which at least half of all multiprocessors get one.
-    """
+    """The tile is the widest of which at least half of all multiprocessors get one."""
     M, N, K, c = checked(a, b)
     check_halves(a, M, N, K)
-    if M > 16:
-        raise NotImplementedError(f"M={M}: at most 16 rows; split_k takes any")
     if c.numel() == 0:
         return c
-    processors = multiprocessors(a.device)
-    BLOCK_N = BLOCK_N or next((n for n in SKINNY_TILES if 2 * cdiv(N, n) >= processors), 16)
+    BLOCK_M, processors = 16, multiprocessors(a.device)
+    tiles_m = cdiv(M, BLOCK_M)
+    BLOCK_N = BLOCK_N or next((n for n in SKINNY_TILES if 2 * tiles_m * cdiv(N, n) >= processors), 16)
     BLOCK_K, most = SKINNY_TILES[BLOCK_N]
-    stages = shared_bytes_of_a_block(a.device) // ((16 + BLOCK_N) * BLOCK_K * 2)
-    matmul_tiled_kernel[(cdiv(N, BLOCK_N),)](
-        a, b, c, M, N, K, *strides_of(a, b), BLOCK_M=16, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K,
+    stages = shared_bytes_of_a_block(a.device) // ((BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+    matmul_tiled_kernel[(tiles_m * cdiv(N, BLOCK_N),)](
+        a, b, c, M, N, K, *strides_of(a, b), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K,
         num_warps=4, num_stages=min(stages, most),
     )  # fmt: skip
     return c

@@ -16,7 +16,7 @@
 //   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
 //   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
 //   split_k      a cluster splits K of one tile where tiles are few; the tile of the least predicted time
-// for at most 16 rows of a:
+// for few rows of a:
 //   skinny       b goes straight to the registers that mma reads; warps and a cluster's blocks split K
 //
 // The first four take any strides. The others take row- or column-major operands (A_BY_ROWS, B_BY_ROWS) whose

@@ -502,7 +502,7 @@ def split_k(a: Tensor, b: Tensor, *, TILE: int = 0) -> Plan:
 
 # --------------------------------------------------------------------------- few rows of a
 
-SKINNY_ROWS, SKINNY_WARPS, STRIP = 16, 8, 64
+SKINNY_WARPS = 8
 SPLITS = (1, 2, 3, 4, 6, 8)
 SKINNY = Kernel(
     f"matmul_skinny_kernel<{{T}}, {{B_BY_ROWS}}, {SKINNY_WARPS}, {{SPLIT}}>",
@@ -512,26 +512,29 @@ SKINNY = Kernel(
 )
 
 
-def room_for(SPLIT: int, device: torch.device) -> int:
-    """Blocks of skinny that run at a time in clusters of SPLIT, two per multiprocessor."""
-    name = arch(device)
-    if SPLIT > 1 and (name is None or capability(name) != 90):
-        return 0
-    # A group of 16 or 18 multiprocessors (GPC) has whole clusters.
-    return 2 * multiprocessors(device) * (10 if SPLIT > 2 else 11) // 11
+def split_of(tiles: int, device: torch.device) -> int:
+    """Of skinny: the most blocks a tile for which all are resident, two on a multiprocessor.
+
+    A group of 16 or 18 multiprocessors (GPC) has whole clusters: of more than two blocks fewer fit.
+    """
+    processors = multiprocessors(device)
+    room = {split: 2 * processors if split <= 2 else 3 * processors // 2 for split in SPLITS}
+    return max(split for split in SPLITS if split == 1 or split * tiles <= room[split])
 
 
 @variant("matmul", "skinny", kernels=[SKINNY], level="tensor_core", tunable={"SPLIT": SPLITS})
 def skinny(a: Tensor, b: Tensor, *, SPLIT: int = 0) -> Plan:
-    """For at most 16 rows: b is read once, straight into registers."""
+    """Of few rows: b is read once for 16 of them, straight into registers."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
-    if M > SKINNY_ROWS:
-        raise NotImplementedError(f"M={M}: at most {SKINNY_ROWS} rows; split_k takes any")
     rows = padded(a)
     of_b, B_BY_ROWS, ldb = aligned(b)
-    strips = ceil_div(N, STRIP)
-    most = max(split for split in SPLITS if split == 1 or split * strips <= room_for(split, a.device))
-    run = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, SPLIT=SPLIT or most)
-    args = (rows, of_b, c, *int32(M), *int64(N, K, rows.stride(0), ldb))
-    return Plan(c, Launch(run, strips * (SPLIT or most), SKINNY_WARPS * 32, args, cluster=SPLIT or most))
+    tiles, name = ceil_div(M, 16) * ceil_div(N, 64), arch(a.device)
+    if name is None or capability(name) != 90:
+        if SPLIT > 1:
+            raise NotImplementedError(f"SPLIT={SPLIT}: clusters of blocks need sm_90; SPLIT=1 needs none")
+        SPLIT = 1
+    SPLIT = SPLIT or split_of(tiles, a.device)
+    args = (rows, of_b, c, *int64(M, N, K, rows.stride(0), ldb))
+    run, threads = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, SPLIT=SPLIT), SKINNY_WARPS * 32
+    return Plan(c, Launch(run, tiles * SPLIT, threads, args, cluster=SPLIT, overlap=True))

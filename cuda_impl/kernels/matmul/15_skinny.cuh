@@ -1,19 +1,14 @@
-// matmul, level 15, skinny. Change: for at most 16 rows of a, b goes from global memory to the registers that
-// mma reads, past shared memory: no tile waits for another, so more bytes are on their way. A tile of c has
-// the 16 rows of mma.m16n8k16, where wgmma takes 64. 16-bit elements, sm_75; bf16 from sm_80.
+// matmul, level 15, skinny. Change: for few rows of a, b goes from global memory to the registers that mma
+// reads, past shared memory: no tile waits for another, so more bytes are in flight. A tile of c has the 16
+// rows of mma.m16n8k16, where wgmma takes 64. 16-bit elements, sm_75; bf16 from sm_80.
 //
 // A warp multiplies a[16, 32] by b[32, 64] at a time. mma wants two elements of b that are neighbours along
-// K in one register, and its lanes hold columns 8 apart. But sums over K may be in any order, and so may
-// columns: lane (g, t) loads 16 bytes from each of 8 rows of b, and has all that it needs.
+// K in one register, and columns of b 8 apart in its lanes. But sums over K may be in any order, and so may
+// columns: lane (g, t) loads columns 8g to 8g+7 of rows 8t to 8t+7 of b, 16 bytes each, and has all it needs.
+// Two rows give 8 registers, one per column; the matrix of mma j has columns j, 8 + j, 16 + j ... of the 64.
 //
-//                 columns 8g to 8g+7 of b
-//   row 8t + 0   | b0 b1 b2 b3 b4 b5 b6 b7 |
-//   row 8t + 1   | b0 b1 b2 b3 b4 b5 b6 b7 |  -> 8 registers: a column's elements of both rows
-//   ...
-//   row 8t + 7   | b0 b1 b2 b3 b4 b5 b6 b7 |
-//
-// The matrix of mma number j then has columns j, 8 + j, 16 + j ... of the 64. Warps, and the blocks of a
-// cluster where columns are few (SPLIT), divide the terms, and add their sums in a fixed order.
+// Warps, and the blocks of a cluster where c has few tiles (SPLIT), divide the terms of a tile, and add their
+// sums in a fixed order.
 #pragma once
 
 #include "common.cuh"
@@ -23,11 +18,15 @@
 // Eight elements of a line; 0 for those from `left` on.
 template <bool WHOLE, typename T>
 __device__ __forceinline__ uint4 load_eight(const T* ptr, index_t left) {
-    if (WHOLE || left >= 8) return __ldcs(reinterpret_cast<const uint4*>(ptr));
-    Vec<T, 8> x;
+    if constexpr (!WHOLE) {
+        if (left < 8) {
+            Vec<T, 8> x;
 #pragma unroll
-    for (int v = 0; v < 8; ++v) x[v] = v < left ? ptr[v] : T(0.0f);
-    return reinterpret_cast<const uint4&>(x);
+            for (int v = 0; v < 8; ++v) x[v] = v < left ? ptr[v] : T(0.0f);
+            return reinterpret_cast<const uint4&>(x);
+        }
+    }
+    return __ldcs(reinterpret_cast<const uint4*>(ptr));
 }
 
 __device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
@@ -76,25 +75,33 @@ __device__ __forceinline__ void multiply_strip(
     }
 }
 
-// Grid: SPLIT blocks for each 64 columns of c, a cluster.
+// Grid: SPLIT blocks for each tile of c, 16 rows by 64 columns, a cluster; down c first, as tiles share b.
 template <typename T, bool B_BY_ROWS, int WARPS, int SPLIT>
 __global__ __launch_bounds__(WARPS* WARP, 16 / WARPS) CLUSTER_OF(SPLIT) void matmul_skinny_kernel(
-    const T* a_ptr, const T* b_ptr, T* c_ptr, int M, index_t N, index_t K, index_t lda, index_t ldb) {
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb) {
     constexpr int STRIP = 64, STEP = 32, ROWS = 16;
     __shared__ float4 sums[WARPS][ROWS][STRIP / 4];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int rank = static_cast<int>(blockIdx.x % SPLIT);
-    const index_t n = index_t(blockIdx.x / SPLIT) * STRIP;
+    const index_t tile = blockIdx.x / SPLIT, tiles_m = (M + ROWS - 1) / ROWS;
+    const index_t m = tile % tiles_m * ROWS, n = tile / tiles_m * STRIP;
+    const int rows = static_cast<int>(at_most(M - m, ROWS));
+    a_ptr += m * lda;
+    c_ptr += m * N;
     const index_t whole = n + STRIP <= N ? K / STEP : 0;
+#if HAS_WGMMA
+    next_grid_may_start();
+    previous_grid_wait();
+#endif
 
     float sum[8][4] = {};
     index_t step = rank * WARPS + warp;
 #pragma unroll 1
     for (; step < whole; step += SPLIT * WARPS) {
-        multiply_strip<T, B_BY_ROWS, true>(sum, a_ptr, b_ptr, step * STEP, n, M, N, K, lda, ldb);
+        multiply_strip<T, B_BY_ROWS, true>(sum, a_ptr, b_ptr, step * STEP, n, rows, N, K, lda, ldb);
     }
     for (; step * STEP < K; step += SPLIT * WARPS) {
-        multiply_strip<T, B_BY_ROWS, false>(sum, a_ptr, b_ptr, step * STEP, n, M, N, K, lda, ldb);
+        multiply_strip<T, B_BY_ROWS, false>(sum, a_ptr, b_ptr, step * STEP, n, rows, N, K, lda, ldb);
     }
 
     // Lane (g, t) has columns 16t to 16t+15 of rows g and g+8.
@@ -108,7 +115,7 @@ __global__ __launch_bounds__(WARPS* WARP, 16 / WARPS) CLUSTER_OF(SPLIT) void mat
     __syncthreads();
     constexpr int QUADS = ROWS * STRIP / 4;
     float4* const quads = &sums[0][0][0];
-    for (int q = threadIdx.x; q < M * STRIP / 4; q += WARPS * WARP) {
+    for (int q = threadIdx.x; q < rows * STRIP / 4; q += WARPS * WARP) {
         float4 total = quads[q];
 #pragma unroll
         for (int other = 1; other < WARPS; ++other) {
@@ -120,7 +127,7 @@ __global__ __launch_bounds__(WARPS* WARP, 16 / WARPS) CLUSTER_OF(SPLIT) void mat
 #if HAS_WGMMA
     if constexpr (SPLIT > 1) cluster_sync();
 #endif
-    for (int q = rank * WARPS * WARP + threadIdx.x; q < M * STRIP / 4; q += SPLIT * WARPS * WARP) {
+    for (int q = rank * WARPS * WARP + threadIdx.x; q < rows * STRIP / 4; q += SPLIT * WARPS * WARP) {
         float4 total = quads[q];
 #if HAS_WGMMA
         if constexpr (SPLIT > 1) {
