@@ -222,6 +222,11 @@ def _through_python(table: Variant) -> Run:
     return run
 
 
+def table_of(run: Run) -> Variant | None:
+    """The launch table of a function of tensors; None: it has none."""
+    return getattr(run, "variant", None)
+
+
 def layout_of(args: Sequence[Any], options: dict[str, Any]) -> tuple[object, ...]:
     """What a plan may depend on: of a tensor its dtype, shape, strides, device, and address modulo 16."""
     layout: list[object] = [*options]

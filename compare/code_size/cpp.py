@@ -94,6 +94,18 @@ class Unit:
             found |= used
         return [one.piece for one in found]
 
+    def reachable(self, names: Iterable[str]) -> list[CodePiece]:
+        """The pieces that these names may reach: every overload and specialisation counts."""
+        seen, found = set(names), dict[CodePiece, None]()
+        waiting = list(seen)
+        while waiting:
+            for one in self.named.get(waiting.pop(), []):
+                found[one.piece] = None
+                new = {use.name for use in one.uses} - seen
+                seen |= new
+                waiting += new
+        return list(found)
+
     def meant(self, uses: Iterable[Use]) -> list[CodePiece]:
         """The pieces that these uses name themselves."""
         return list(dict.fromkeys(one.piece for use in uses for one in self._meant(use)))
@@ -170,7 +182,7 @@ def _declaration(node: Node, code: bytes, file: str) -> Declaration:
         return Declaration(piece, (words[0].name,), tuple(words[1:]))
     heads = inner.children_by_field_name("declarator") or inner.children_by_field_name("name")
     parts = [part for head in heads for part in _parts(head)]
-    names = tuple(_text(part) for part in parts if part.type in _NAMES)
+    names = tuple(_text(part) for part in (*parts, *_enumerators(inner)) if part.type in _NAMES)
     used = dict.fromkeys((*_uses(node), *_words(b" ".join(_MACRO.findall(text)))))
     return Declaration(
         piece,
@@ -191,6 +203,13 @@ def _parts(head: Node) -> Iterator[Node]:
     elif head.type in ("reference_declarator", "parenthesized_declarator", "structured_binding_declarator"):
         for part in head.named_children:
             yield from _parts(part)
+
+
+def _enumerators(node: Node) -> list[Node]:
+    """The names of an enumeration's values; none of other declarations."""
+    body = node.child_by_field_name("body") if node.type == "enum_specifier" else None
+    values = body.named_children if body else ()
+    return [value.named_children[0] for value in values if value.type == "enumerator"]
 
 
 def _parameters(function: Node) -> range:

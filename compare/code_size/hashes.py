@@ -4,34 +4,80 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from compare import registry
+from compare.code_size.cpp import unit_of
 from compare.code_size.python import reached
-from compare.code_size.sources import lines_of_code, lines_of_piece, own_sources
+from compare.code_size.sources import FLAGS, code_of, cpp_file, lines_of_code, lines_of_piece, own_sources
 from compare.model.op import Implementation, Op, no_options
 from compare.records import result_cache
 from compare.records.reading import read_bytes
+from cuda_impl.launch import table_of
 
-_LEXING = ("compare/code_size/pieces.py", "compare/code_size/sources.py")
-"""The code that takes comments and docstrings away."""
+_READERS = ("compare/code_size/*.py",)
+"""The code that finds what is hashed."""
+_CONDITION = re.compile(r"(?m)^[ \t]*#[ \t]*(?:el)?if.*$")
 
 
 def source_hash(impl: Implementation) -> str:
-    """A hash of what a row's times depend on: its sources, the op's inputs and cost, the compilers' flags.
+    """A hash of what a row's times depend on: its code, the op's inputs and cost, the compilers' flags.
 
-    It covers the files' code and paths within the project, so equal checkouts have equal hashes.  Comments,
-    docstrings, blank lines and spaces that align words do not count, nor does how outputs are checked.
+    Of the project's code it covers what the implementation reaches by name, of C++ every overload: another
+    level in the same file changes nothing, and neither does a function that moves.  Of users' files and of
+    C++ host code it covers whole files.  Comments, docstrings, blank lines and spaces that align words do not
+    count, nor does how outputs are checked.
     """
-    digest = hashlib.sha256()
-    for path in own_sources(impl):
-        inside = path.is_relative_to(registry.ROOT)
-        name = path.relative_to(registry.ROOT).as_posix() if inside else path.name
-        digest.update(f"{name} {_hashed(path, path.stat().st_mtime_ns)}\n".encode())
-    digest.update(_described(registry.get_op(impl.op)).encode())
-    return digest.hexdigest()[:16]
+    described = _described(registry.get_op(impl.op))
+    files = {_named(path): _hashed(path, path.stat().st_mtime_ns) for path in own_sources(impl)}
+    version = result_cache.versions("Pygments", "tree-sitter-cuda"), result_cache.code(*_READERS)
+    name = result_cache.key(impl.label, described, *map(" ".join, files.items()), *version)
+    known = result_cache.read("source_hash", name)
+    if isinstance(known, str):
+        return known
+    pieces = _reached(impl)
+    lines = files.items() if pieces is None else [(_named(FLAGS), files.get(_named(FLAGS), "")), *pieces]
+    digest = hashlib.sha256("".join(f"{first} {text}\n" for first, text in lines).encode())
+    digest.update(described.encode())
+    found = digest.hexdigest()[:16]
+    result_cache.write("source_hash", name, found)
+    return found
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(registry.ROOT).as_posix() if path.is_relative_to(registry.ROOT) else path.name
+
+
+def _reached(impl: Implementation) -> list[tuple[str, str]] | None:
+    """The language and text of each piece of the project's code that it reaches; None: it has other code."""
+    kernels = kernels_of(impl)
+    ours = Path(code_of(impl.run).co_filename).is_relative_to(registry.ROOT)
+    if not ours or cpp_file(impl) or (impl.way == "cuda" and not kernels):
+        return None
+    code = reached(impl.run)
+    pieces, conditions = [*code.launch, *code.kernels, *code.others], []
+    for source, names in kernels.items():
+        in_cuda = unit_of(source).reachable(names)
+        pieces += in_cuda
+        for file in dict.fromkeys(piece.file for piece in in_cuda):
+            conditions += _CONDITION.findall("\n".join(lines_of_code(Path(file))))
+    texts = {(piece.language, "\n".join(lines_of_piece(piece))) for piece in pieces}
+    return sorted(texts | {("condition", text) for text in conditions if "HOST_BUILD" not in text})
+
+
+def kernels_of(impl: Implementation) -> dict[str, list[str]]:
+    """The names of its launch table's CUDA kernels, by the op whose file has them; empty: it has no table."""
+    if impl.way != "cuda":
+        return {}
+    sibling = impl if impl.route == "cupy" else registry.through_cupy(impl, registry.implementations(impl.op))
+    table = table_of(sibling.run) if sibling else None
+    found: dict[str, list[str]] = {}
+    for kernel in table.kernels if table else ():
+        found.setdefault(kernel.source or impl.op, []).append(kernel.template.partition("<")[0])
+    return found
 
 
 @functools.lru_cache
@@ -52,7 +98,8 @@ def _described(op: Op) -> str:
 def _hashed(path: Path, changed_ns: int) -> str:
     """The hash of a file's code, from the cache where its text and the lexer are unchanged."""
     text = hashlib.sha256(read_bytes(path)).hexdigest()
-    name = result_cache.key(path.suffix, text, result_cache.versions("Pygments"), result_cache.code(*_LEXING))
+    version = result_cache.versions("Pygments"), result_cache.code(*_READERS)
+    name = result_cache.key(path.suffix, text, *version)
     known = result_cache.read("hash_of_code", name)
     if isinstance(known, str):
         return known

@@ -22,7 +22,7 @@ from compare.records.reading import read_bytes, read_text
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
 PYBIND = registry.ROOT / "cuda_impl" / "pybind"
-_FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
+FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 
 USER_FILE_BYTES = 1 << 18
 """The largest file that is read outside of the project."""
@@ -94,7 +94,7 @@ def own_sources(impl: Implementation) -> list[Path]:
             for path in KERNELS.glob("*.cuh"):
                 files |= with_includes(path) if path.stem in named else set()
     if impl.way in ("cuda", LIBRARY):
-        files.add(_FLAGS)
+        files.add(FLAGS)
     return sorted(path for path in files if path.is_file())
 
 

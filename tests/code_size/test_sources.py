@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compare import registry
+from compare.code_size import cpp
+from compare.code_size import hashes as hashes_module
 from compare.code_size import sources as sources_module
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import KERNELS, cpp_file, sources
 from compare.model.op import Cost, Implementation, Tolerance
+from compare.places import PACKAGES, ROOT
 from loops import for_each
 from rows import op_by_op
 
@@ -114,18 +119,79 @@ def test_the_hash_moves_with_python_s_code_alone(
 
 
 @pytest.mark.parametrize(
-    ("more", "moves"),
-    [("// a comment\n/* one\nof two lines */\n", False), ("#define MORE 1  // why\n", True)],
+    ("label", "before", "after", "moves"),
+    [
+        ("cupy.online", "", "// a comment\n/* one\nof two lines */\n", False),
+        ("cupy.online", "", "#define MORE 1  // why\n__global__ void more_kernel() {}\n", False),
+        ("cupy.online", "constexpr int WARP = 32;", "constexpr int WARP = 16 + 16;", True),
+        ("cupy.online", "", "__device__ int warp_reduce(int x, int y) { return x; }\n", True),
+        ("cupy.online", "__CUDA_ARCH__ == 800 ||", "", True),
+        ("torch.eager", "constexpr int WARP = 32;", "constexpr int WARP = 16 + 16;", False),
+    ],
+    ids=["a comment", "another kernel", "a constant", "an overload", "a condition", "no kernel"],
 )
-def test_the_hash_moves_with_kernels_code_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, moves: bool
+def test_the_hash_moves_with_what_a_kernel_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, before: str, after: str, moves: bool
 ) -> None:
-    cupy = next(i for i in registry.implementations("vector_add") if i.route == "cupy")
-    monkeypatch.setattr(sources_module, "_with_imports", lambda path: {path})
+    (impl,) = registry.implementations("softmax", [label])
     elsewhere = tmp_path / "kernels"
     shutil.copytree(KERNELS, elsewhere)
-    monkeypatch.setattr(sources_module, "KERNELS", elsewhere)
-    before = source_hash(cupy)
-    with (elsewhere / "common.cuh").open("a") as file:
-        file.write(more)
-    assert (source_hash(cupy) != before) == moves
+    for module in (sources_module, cpp):
+        monkeypatch.setattr(module, "KERNELS", elsewhere)
+    old = source_hash(impl)
+    common = elsewhere / "common.cuh"
+    text = common.read_text()
+    assert before in text
+    common.write_text(text.replace(before, after) if before else text + after)
+    assert (source_hash(impl) != old) == moves
+
+
+LEVEL = """
+
+@implementation("matmul", "triton.more", level="naive")
+def more(a, b):
+    return tiled(a, b)
+"""
+PRINTED = """
+from compare.code_size.hashes import source_hash
+from compare.registry import implementations
+print(*(f"{impl.label}={source_hash(impl)}" for impl in implementations("matmul")))
+"""
+
+
+@pytest.mark.thorough
+def test_another_level_leaves_the_others_hashes_alone(tmp_path: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def hashes() -> dict[str, str]:
+        command = [sys.executable, "-c", PRINTED]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return dict(word.split("=") for word in done.stdout.split())
+
+    before, file = hashes(), tmp_path / "triton_impl" / "matmul.py"
+    text = file.read_text()
+    file.write_text(text + LEVEL)
+    after = hashes()
+    assert after.pop("triton.more")
+    assert after == before
+    file.write_text(text.replace("BLOCK_K * stride_bk", "stride_bk * BLOCK_K"))
+    assert {label for label, found in hashes().items() if found != before[label]} == {
+        *("triton.tiled", "triton.grouped", "triton.autotuned", "triton.skinny")
+    }
+
+
+def test_some_implementation_reaches_each_declaration_of_the_kernels() -> None:
+    """Else it is dead, or the hash overlooks it."""
+    declared: dict[str, str] = {}
+    reached: set[str] = set()
+    for op in (*registry.op_names(), *registry.collective_names()):
+        for impl in registry.implementations(op, ["cupy.*"]):
+            for source, names in hashes_module.kernels_of(impl).items():
+                unit = cpp.unit_of(source)
+                assert set(names) <= unit.named.keys(), impl.label
+                reached |= {piece.text for piece in unit.reachable(names)}
+                declared |= {one.piece.text: f"{one.piece.file}: {one.names}" for one in unit.declarations}
+    missing = [where for text, where in declared.items() if text not in reached]
+    checked_by_the_compiler = [where for where in missing if "REGISTERS_PER_BLOCK" in where]
+    assert missing == checked_by_the_compiler
