@@ -218,13 +218,8 @@ def _through_python(table: Variant) -> Run:
             call, as_given = planned_anew(args, options)
         return call(args if as_given else tensors_of(args, options))
 
-    run.variant = table  # type: ignore[attr-defined]
+    run.table = table  # type: ignore[attr-defined]
     return run
-
-
-def table_of(run: Run) -> Variant | None:
-    """The launch table of a function of tensors; None: it has none."""
-    return getattr(run, "variant", None)
 
 
 def layout_of(args: Sequence[Any], options: dict[str, Any]) -> tuple[object, ...]:

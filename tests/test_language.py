@@ -50,7 +50,6 @@ OF_THREE_WORDS = re.compile(r"\b(?:routes?|variants?)\b", re.IGNORECASE)
 IDENTIFIERS = {
     "compare/code_size/python.py": ["variant"],
     "compare/report/html/figures.py": ["route"],  # in the data of a page's figures
-    "cuda_impl/pybind/__init__.py": ["variant"],
     "compare/serve/starters.py": ["variant"] * 2,
     "docs/adding-an-op.md": ["variant"],
     "examples/new_op/cuda_impl/launches/new_op.py": ["variant"] * 2,

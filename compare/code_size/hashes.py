@@ -16,7 +16,6 @@ from compare.code_size.sources import FLAGS, code_of, cpp_file, lines_of_code, l
 from compare.model.op import Implementation, Op, no_options
 from compare.records import result_cache
 from compare.records.reading import read_bytes
-from cuda_impl.launch import table_of
 
 _READERS = ("compare/code_size/*.py",)
 """The code that finds what is hashed."""
@@ -73,7 +72,7 @@ def kernels_of(impl: Implementation) -> dict[str, list[str]]:
     if impl.way != "cuda":
         return {}
     sibling = impl if impl.route == "cupy" else registry.through_cupy(impl, registry.implementations(impl.op))
-    table = table_of(sibling.run) if sibling else None
+    table = getattr(sibling.run, "table", None) if sibling else None
     found: dict[str, list[str]] = {}
     for kernel in table.kernels if table else ():
         found.setdefault(kernel.source or impl.op, []).append(kernel.template.partition("<")[0])

@@ -24,7 +24,7 @@ from compare.model.op import DTYPES, LIBRARY, Implementation
 from compare.registry import get_op, implementation
 from cuda_impl import build
 from cuda_impl.ahead import Building
-from cuda_impl.launch import Variant, encoded, table_of
+from cuda_impl.launch import Variant, encoded
 
 Run = Callable[..., torch.Tensor]
 
@@ -46,7 +46,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
     present = {impl.label for impl in known}
     for impl in known:
         label = f"pybind.{impl.variant}"
-        table = table_of(impl.run)
+        table = getattr(impl.run, "table", None)
         by_hand = impl.variant in exported
         if impl.route == "cupy" and (table or by_hand) and label not in present:
             declare = implementation(

@@ -171,7 +171,7 @@ def rows(dims: tuple[int, ...], dtype: str, layout: str) -> tuple[torch.Tensor, 
 @for_each_of_group("impl", BY_HAND, ids=lambda impl: impl.label, thorough=lambda op: op == "softmax")
 def test_cpp_by_hand_does_what_the_launch_table_says(impl: Implementation) -> None:
     """The same bits, and the same words of refusal."""
-    table = labelled(impl.op, f"cupy.{impl.variant}").run.variant  # type: ignore[attr-defined]
+    table = labelled(impl.op, f"cupy.{impl.variant}").run.table  # type: ignore[attr-defined]
     generated = pybind.through_cpp(table)
     dims = (5, 36) if impl.op == "softmax" else (1031,)
     calls: list[tuple[Any, ...]] = [rows(dims, "fp32", how) for how in ("contiguous", "sliced", "misaligned")]
@@ -192,7 +192,7 @@ def test_cpp_by_hand_does_what_the_launch_table_says(impl: Implementation) -> No
 
 def test_rows_that_registers_cannot_hold_are_refused_in_the_same_words() -> None:
     x = torch.empty(1, 1, dtype=TORCH_DTYPES["fp32"]).expand(1, 40000)
-    table = labelled("softmax", "cupy.onepass").run.variant  # type: ignore[attr-defined]
+    table = labelled("softmax", "cupy.onepass").run.table  # type: ignore[attr-defined]
     for run in (labelled("softmax", "pybind.onepass").run, pybind.through_cpp(table)):
         with pytest.raises(NotImplementedError, match="N=40000: registers hold rows of up to 32768 columns"):
             run(x)
