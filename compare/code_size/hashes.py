@@ -33,7 +33,7 @@ def source_hash(impl: Implementation) -> str:
     described = _described(registry.get_op(impl.op))
     files = {_named(path): _hashed(path, path.stat().st_mtime_ns) for path in own_sources(impl)}
     version = result_cache.versions("Pygments", "tree-sitter-cuda"), result_cache.code(*_READERS)
-    name = result_cache.key(impl.label, described, *map(" ".join, files.items()), *version)
+    name = result_cache.key(impl.op, impl.label, described, *map(" ".join, files.items()), *version)
     known = result_cache.read("source_hash", name)
     if isinstance(known, str):
         return known

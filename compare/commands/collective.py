@@ -24,6 +24,9 @@ from compare import registry
 from compare.command_line import installed, options, outputs, status
 from compare.model.op import Case, UsageError
 
+MOST_GPUS = 16
+"""Of one host."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -53,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     if more:
         raise UsageError(f"cases of {gpus} and {more[0]} GPUs: one run takes one number of them, D")
     here = installed.gpus()
-    if gpus < 2:
-        raise UsageError(f"D={gpus}: an op of several GPUs takes two at least")
+    if not 2 <= gpus <= MOST_GPUS:
+        raise UsageError(f"D={gpus}: {op.name} takes at least 2, and a host has at most {MOST_GPUS} GPUs")
     has_gpus = len(here) >= gpus
     if not has_gpus:
         lacks = f"{op.name} on D={gpus} takes {gpus} GPUs, and this process sees {len(here)}"

@@ -48,7 +48,8 @@ def test_two_gpus_have_the_same_sums():
 
 def test_a_mistake_in_the_command_is_one_sentence(capsys: pytest.CaptureFixture[str]):
     for words, why in (
-        ("--case D=1,N=4,bf16", "takes two at least"),
+        ("--case D=1,N=4,bf16", "takes at least 2"),
+        ("--case D=64,N=4,bf16", "a host has at most 16 GPUs"),
         ("--case D=2,N=4,bf16 --case D=4,N=4,bf16", "one run takes one number of them"),
         ("--case N=4,bf16", "D is missing"),
         ("--only cuda.*", "no implementation 'cuda.*'"),
