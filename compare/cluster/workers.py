@@ -129,8 +129,8 @@ def answer(words: Sequence[str], ended: Callable[[str], tuple[bool, bool]]) -> s
     if gpu and (spoiled or not whole) and describe().get("gpu") != gpu:
         raise WorkFailed(f"its GPU, {gpu}, no longer answers", get_worker().address, gpu_lost=True)
     if not whole:
-        said = _end_of(done.stderr) if done.returncode >= 0 else ""  # of a killed process: its progress
-        raise WorkFailed(said or how_it_ended(done.returncode), get_worker().address)
+        message = _end_of(done.stderr) if done.returncode >= 0 else ""  # of a killed process: its progress
+        raise WorkFailed(message or how_it_ended(done.returncode), get_worker().address)
     return text
 
 

@@ -96,15 +96,15 @@ class Unit:
 
     def reachable(self, names: Iterable[str]) -> list[CodePiece]:
         """The pieces that these names may reach: every overload and specialisation counts."""
-        seen, found = set(names), dict[CodePiece, None]()
+        seen, pieces = set(names), dict[CodePiece, None]()
         waiting = list(seen)
         while waiting:
             for one in self.named.get(waiting.pop(), []):
-                found[one.piece] = None
+                pieces[one.piece] = None
                 new = {use.name for use in one.uses} - seen
                 seen |= new
                 waiting += new
-        return list(found)
+        return list(pieces)
 
     def meant(self, uses: Iterable[Use]) -> list[CodePiece]:
         """The pieces that these uses name themselves."""

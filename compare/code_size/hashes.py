@@ -31,19 +31,22 @@ def source_hash(impl: Implementation) -> str:
     count, nor does how outputs are checked.
     """
     described = _described(registry.get_op(impl.op))
-    files = {_named(path): _hashed(path, path.stat().st_mtime_ns) for path in own_sources(impl)}
+    files = own_sources(impl)
+    texts = (f"{_named(path)} {_text_hash(path, path.stat().st_mtime_ns)}" for path in files)
     version = result_cache.versions("Pygments", "tree-sitter-cuda"), result_cache.code(*_READERS)
-    name = result_cache.key(impl.op, impl.label, described, *map(" ".join, files.items()), *version)
+    name = result_cache.key(impl.op, impl.label, described, *texts, *version)
     known = result_cache.read("source_hash", name)
     if isinstance(known, str):
         return known
     pieces = _reached(impl)
-    lines = files.items() if pieces is None else [(_named(FLAGS), files.get(_named(FLAGS), "")), *pieces]
+    if pieces is None:
+        lines = [(_named(path), _code_hash(path)) for path in files]
+    else:
+        lines = [(_named(FLAGS), _code_hash(FLAGS) if FLAGS in files else ""), *pieces]
     digest = hashlib.sha256("".join(f"{first} {text}\n" for first, text in lines).encode())
     digest.update(described.encode())
-    found = digest.hexdigest()[:16]
-    result_cache.write("source_hash", name, found)
-    return found
+    result_cache.write("source_hash", name, digest.hexdigest()[:16])
+    return digest.hexdigest()[:16]
 
 
 def _named(path: Path) -> str:
@@ -73,10 +76,10 @@ def kernels_of(impl: Implementation) -> dict[str, list[str]]:
         return {}
     sibling = impl if impl.route == "cupy" else registry.through_cupy(impl, registry.implementations(impl.op))
     table = getattr(sibling.run, "table", None) if sibling else None
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for kernel in table.kernels if table else ():
-        found.setdefault(kernel.source or impl.op, []).append(kernel.template.partition("<")[0])
-    return found
+        names.setdefault(kernel.source or impl.op, []).append(kernel.template.partition("<")[0])
+    return names
 
 
 @functools.lru_cache
@@ -94,17 +97,12 @@ def _described(op: Op) -> str:
 
 
 @functools.lru_cache
-def _hashed(path: Path, changed_ns: int) -> str:
-    """The hash of a file's code, from the cache where its text and the lexer are unchanged."""
-    text = hashlib.sha256(read_bytes(path)).hexdigest()
-    version = result_cache.versions("Pygments"), result_cache.code(*_READERS)
-    name = result_cache.key(path.suffix, text, *version)
-    known = result_cache.read("hash_of_code", name)
-    if isinstance(known, str):
-        return known
-    found = hashlib.sha256("\n".join(lines_of_code(path)).encode()).hexdigest()
-    result_cache.write("hash_of_code", name, found)
-    return found
+def _text_hash(path: Path, changed_ns: int) -> str:
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+def _code_hash(path: Path) -> str:
+    return hashlib.sha256("\n".join(lines_of_code(path)).encode()).hexdigest()
 
 
 def rests_on(impl: Implementation) -> str:

@@ -8,6 +8,10 @@ constexpr bool IS_BF16 = false;
 template <>
 constexpr bool IS_BF16<__nv_bfloat16> = true;
 
+__device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
 // Rounds both by one instruction.
 template <typename T>
 __device__ __forceinline__ unsigned to_x2(float low, float high) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ import torch
 
 from compare import cli, registry
 from compare.places import ROOT
+from processes import copy_of_code
 
-PACKAGES = "compare", "cuda_impl", "ops", "torch_impl", "triton_impl"
 CASE = "D=2,N=20013,fp16"
 KERNELS = "cuda_impl/kernels/all_reduce.cuh"
 FIRST = "wait_for_ranks<RANKS, RELAXED, ACQUIRE>(flag_ptrs, epoch + 1, rank);"
@@ -73,9 +72,7 @@ def test_a_command_for_one_gpu_says_what_takes_it(capsys: pytest.CaptureFixture[
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The project's code, to be made wrong."""
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+    return copy_of_code(tmp_path)
 
 
 def change(root: Path, right: str, wrong: str) -> None:

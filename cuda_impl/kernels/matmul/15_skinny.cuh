@@ -14,6 +14,7 @@
 #include "common.cuh"
 #include "matmul/14_split_k.cuh"
 #include "tensor_core.cuh"
+#include "x2.cuh"
 
 // Eight elements of a line; 0 for those from `left` on.
 template <bool WHOLE, typename T>
@@ -27,10 +28,6 @@ __device__ __forceinline__ uint4 load_eight(const T* ptr, index_t left) {
         }
     }
     return __ldcs(reinterpret_cast<const uint4*>(ptr));
-}
-
-__device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
 // sum[j] += a[16, 32] @ columns j, 8 + j ... of b[32, 64], which begin at term k and column n. The rows of a

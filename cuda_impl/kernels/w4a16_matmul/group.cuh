@@ -7,6 +7,7 @@
 
 #include "tensor_core.cuh"
 #include "w4a16_matmul/int4.cuh"
+#include "x2.cuh"
 
 // Offset of a 16-byte vector of a tile of a, in elements. XOR swizzle: eight lanes of a 128-bit load, of two
 // rows and four vectors 64 bytes apart, use all banks (4-way bank conflict -> none).
@@ -28,10 +29,6 @@ __device__ __forceinline__ void fetch_a(
         const int bytes = inside ? static_cast<int>(left < 8 ? left : 8) * 2 : 0;
         cp_async_16(tile + swizzle(row, vector), inside ? a_ptr + m * lda + k + vector * 8 : a_ptr, bytes);
     }
-}
-
-__device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
 // The order of eight elements of a that dequantized nibbles have: 0 and 4, 1 and 5, 2 and 6, 3 and 7.
