@@ -18,8 +18,8 @@ from compare.code_size import sources as sources_module
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import KERNELS, cpp_file, sources
 from compare.model.op import Cost, Implementation, Tolerance
+from copies import copy_of_code
 from loops import for_each
-from processes import copy_of_code
 from rows import op_by_op
 
 

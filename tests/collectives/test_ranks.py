@@ -12,7 +12,7 @@ import torch
 
 from compare import cli, registry
 from compare.places import ROOT
-from processes import copy_of_code
+from copies import copy_of_code
 
 CASE = "D=2,N=20013,fp16"
 KERNELS = "cuda_impl/kernels/all_reduce.cuh"

@@ -1,7 +1,7 @@
 """Python as a user starts it: in the project's folder, and without Triton's interpreter.
 
 Importing PyTorch takes two seconds. So a server process that has imported only PyTorch forks for every call;
-a test of the start itself starts a new process.
+a test of the start itself starts a new process. This file is the server: it imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import runpy
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -24,8 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
-
-from compare.places import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILING = ("aot", "pipeline")
@@ -75,13 +72,6 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     """``python -m compare``."""
     ready = "triton" if words and words[0] in COMPILING else "torch"
     return python("-m", "compare", *words, ready=ready, **environment)
-
-
-def copy_of_code(folder: Path) -> Path:
-    """The project's packages in a folder, which is returned, to be changed there."""
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
