@@ -110,11 +110,14 @@ CASES = Cases(
         case("bf16", M=2, N=2056, K=16),
     ),
     edge=(
+        # More rows than blocks run at a time without a GPU: a block of filtered loops over tiles.
+        case("fp32", M=16, N=9401, K=3),
+        case("bf16", M=16, N=10240, K=40),
         *(
             case(dtype, M=rows, N=columns, K=k)
             for dtype in DTYPES
             for rows, columns, k in (
-                *((0, 16, 4), (4, 16, 0), (1, 1, 1), (3, 5, 5), (5, 127, 1), (4, 128, 128)),
+                *((0, 16, 4), (4, 16, 0), (4, 0, 0), (1, 1, 1), (3, 5, 5), (5, 127, 1), (4, 128, 128)),
                 *((1, 300, 256), (3, 129, 32)),
             )
         ),

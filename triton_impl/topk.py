@@ -6,6 +6,7 @@ Variants, slow to fast; ``cuda_impl/kernels/topk.cuh`` has the same under the sa
 * ``bitonic``: one pass: a program keeps its best in registers, and merges new ones with a bitonic network
 * ``radix``: a tile stays in registers: histograms of its digits find the K-th largest, then K are sorted
 * ``delegates``: as radix, but of the largest element of each group: a bound that few other elements reach
+* ``filtered``: as delegates in a row's first tile: of later ones few elements are greater than that bound
 
 Elements become keys, unsigned integers in the same order, and words: a key and below it the inverted column.
 ``tl.topk`` orders words, and so equal elements too.  Triton has no threads that append to shared
@@ -169,22 +170,20 @@ def part_of_row(N, tiles, VEC: tl.constexpr):
 
 
 @triton.jit
-def store_chosen(
-    values_ptr, indices_ptr, columns_ptr, candidates_ptr, keys, n, chosen, begin, K,
-    BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr, HAS_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Collect the chosen elements, K to CANDIDATES, sort them and store the first K."""
-    pid = tl.program_id(0).to(tl.int64)
-    places = tl.cumsum(chosen.to(tl.int32), axis=0) - 1
-    candidates_ptr += pid * CANDIDATES
+def collect(candidates_ptr, count, keys, n, chosen):
+    """Store the chosen elements' words behind ``count`` others; returns how many there are now."""
+    places = count + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
     tl.store(candidates_ptr + places, make_words(keys, n).to(tl.int64, bitcast=True), mask=chosen)
+    return count + tl.sum(chosen.to(tl.int32))
+
+
+@triton.jit
+def largest_words(candidates_ptr, count, BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr):
+    """The BLOCK_K largest of ``count`` candidates, in descending order."""
     tl.debug_barrier()  # all threads see what the others have stored
     c = tl.arange(0, CANDIDATES)
-    count = tl.sum(chosen.to(tl.int32))
     words = tl.load(candidates_ptr + c, mask=c < count, other=0).to(tl.uint64, bitcast=True)
-    best = tl.topk(words, BLOCK_K)
-    k = tl.arange(0, BLOCK_K)
-    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr, HAS_COLUMNS)
+    return tl.topk(words, BLOCK_K)
 
 
 @triton.jit(do_not_specialize=["K"])  # 1 would become a constant, which radix_select changes
@@ -198,14 +197,29 @@ def topk_radix_kernel(
     keys = load_keys(x_ptr + m * stride_xm + begin, n, part_N)
     bound = radix_select(keys, K, x_ptr.dtype.element_ty.primitive_bitwidth)
     chosen = reach(keys, bound, K, CANDIDATES)
-    store_chosen(
-        values_ptr, indices_ptr, columns_ptr + m * N, candidates_ptr, keys, n, chosen, begin, K,
-        BLOCK_K, CANDIDATES, HAS_COLUMNS,
-    )  # fmt: skip
+    pid = tl.program_id(0).to(tl.int64)
+    candidates_ptr += pid * CANDIDATES
+    count = collect(candidates_ptr, 0, keys, n, chosen)
+    best, k = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES), tl.arange(0, BLOCK_K)
+    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr + m * N, HAS_COLUMNS)
 
 
 # ---- delegates --------------------------------------------------------------------------------------------
 # Source: Gaihre et al., "Dr. Top-k: delegate-centric top-k on GPUs", 2021.
+
+
+@triton.jit
+def reach_by_delegates(keys, K, BITS: tl.constexpr, CANDIDATES: tl.constexpr):
+    """A bound that at least K keys reach, and which do: no more than CANDIDATES."""
+    GROUP: tl.constexpr = 2 if keys.shape[0] <= 1024 else 8
+    delegates = tl.max(tl.reshape(keys, [keys.shape[0] // GROUP, GROUP]), axis=1)
+    # Key 0 is a missing element's: if there are fewer than K delegates, all elements are candidates.
+    bound = tl.maximum(radix_select(delegates, K, 16), 1)
+    chosen = keys >= bound
+    if tl.sum(chosen.to(tl.int32)) > CANDIDATES:
+        bound = radix_select(keys, K, BITS)
+        chosen = reach(keys, bound, K, CANDIDATES)
+    return bound, chosen
 
 
 @triton.jit(do_not_specialize=["K"])  # 1 would become a constant, which radix_select changes
@@ -222,17 +236,54 @@ def topk_delegates_kernel(
     m, begin, part_N = part_of_row(N, tiles, VEC)
     n = tl.arange(0, BLOCK_N)
     keys = load_keys(x_ptr + m * stride_xm + begin, n, part_N)
-    GROUP: tl.constexpr = 2 if BLOCK_N <= 1024 else 8
-    delegates = tl.max(tl.reshape(keys, [BLOCK_N // GROUP, GROUP]), axis=1)
-    # Key 0 is a missing element's: if there are fewer than K delegates, all elements are candidates.
-    chosen = keys >= tl.maximum(radix_select(delegates, K, 16), 1)
-    if tl.sum(chosen.to(tl.int32)) > CANDIDATES:
-        bound = radix_select(keys, K, x_ptr.dtype.element_ty.primitive_bitwidth)
-        chosen = reach(keys, bound, K, CANDIDATES)
-    store_chosen(
-        values_ptr, indices_ptr, columns_ptr + m * N, candidates_ptr, keys, n, chosen, begin, K,
-        BLOCK_K, CANDIDATES, HAS_COLUMNS,
-    )  # fmt: skip
+    _, chosen = reach_by_delegates(keys, K, x_ptr.dtype.element_ty.primitive_bitwidth, CANDIDATES)
+    pid = tl.program_id(0).to(tl.int64)
+    candidates_ptr += pid * CANDIDATES
+    count = collect(candidates_ptr, 0, keys, n, chosen)
+    best, k = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES), tl.arange(0, BLOCK_K)
+    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr + m * N, HAS_COLUMNS)
+
+
+# ---- filtered ---------------------------------------------------------------------------------------------
+# Source: as bitonic in CUDA, with a queue per program; the search as in radix.
+
+
+@triton.jit(do_not_specialize=["K"])  # 1 would become a constant, which radix_select changes
+def topk_filtered_kernel(
+    x_ptr, columns_ptr, values_ptr, indices_ptr, candidates_ptr, N, stride_xm, tiles, K, VEC: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr, HAS_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Grid: ``tiles`` programs per row, no more than keep the GPU busy; each reads its part tile by tile.
+
+    Only the first tile is searched, as in delegates.  K of its elements reach the bound, so of later tiles
+    only the greater ones count.  Where candidates are too many, the K largest stay and the least of them is
+    the new bound.
+    """
+    pid, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_K)
+    m, begin, part_N = part_of_row(N, tiles, VEC)
+    row = x_ptr + m * stride_xm + begin
+    candidates_ptr += pid * CANDIDATES
+    BITS: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth
+    n = tl.arange(0, BLOCK_N)
+    keys = load_keys(row, n, part_N)
+    bound, chosen = reach_by_delegates(keys, K, BITS, CANDIDATES)
+    count = collect(candidates_ptr, 0, keys, n, chosen)
+    for tile in range(1, tl.cdiv(part_N, BLOCK_N)):
+        n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        keys = load_keys(row, n, part_N)
+        chosen = keys > bound  # of equal elements those before are larger
+        if count + tl.sum(chosen.to(tl.int32)) > CANDIDATES:
+            best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
+            tl.debug_barrier()  # all threads have read the candidates
+            tl.store(candidates_ptr + k, best.to(tl.int64, bitcast=True), mask=k < K)
+            count = K
+            bound = (tl.min(tl.where(k < K, best, best | 0xFFFFFFFF00000000)) >> 32).to(tl.uint32)
+            chosen = keys > bound
+            if K + tl.sum(chosen.to(tl.int32)) > CANDIDATES:  # as in a row in ascending order
+                chosen &= reach(keys, radix_select(keys, K, BITS), K, CANDIDATES - BLOCK_K)
+        count = collect(candidates_ptr, count, keys, n, chosen)
+    best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
+    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr + m * N, HAS_COLUMNS)
 
 
 # ---- launches ---------------------------------------------------------------------------------------------
@@ -295,35 +346,36 @@ MOST_COLUMNS = 4096
 """Of a tile: 4 warps with 32 elements per thread, half of CUDA's, as a thread takes more registers."""
 
 
-def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
-    """Parts of a row: as few as registers hold, more if that leaves multiprocessors idle.
+def tiles_of(M: int, N: int, VEC: int, K: int, processors: int, loops: bool) -> int:
+    """Parts of a row: as few as registers hold, or one if a program loops over tiles; more if few run.
 
     A part has many times as many elements as it hands on.
     """
-    vectors = cdiv(N, VEC)
-    least, most = cdiv(vectors, MOST_COLUMNS // VEC), N // max(2048, 8 * K)
-    return max(least, min(cdiv(2 * processors, max(M, 1)), most))
+    least = 1 if loops else cdiv(cdiv(N, VEC), MOST_COLUMNS // VEC)
+    programs, most = (4 if loops else 2) * processors, N // max(2048, 8 * K)
+    return max(least, min(cdiv(programs, max(M, 1)), most))
 
 
-def by_tiles(run, x: torch.Tensor, K: int) -> Largest:  # type: ignore[no-untyped-def]
+def by_tiles(run, x: torch.Tensor, K: int, loops: bool = False) -> Largest:  # type: ignore[no-untyped-def]
     """Select in parts of rows, and then among their best, until one part is left."""
     x = checked(x, K)
     check_few(K)
     VEC, BLOCK_K = 16 // x.element_size(), max(16, next_power_of_2(max(K, 1)))
+    CANDIDATES = (8 if loops else 2) * BLOCK_K
     values, indices = outputs(x, K)
     if values.numel() == 0:
         return values, indices
     columns, tiles, HAS_COLUMNS = indices, 0, False
     while tiles != 1:
         M, N = x.shape
-        tiles = tiles_of(M, N, VEC, K, multiprocessors(x.device))
-        BLOCK_N = max(1024, next_power_of_2(cdiv(cdiv(N, VEC), tiles) * VEC))
+        tiles = tiles_of(M, N, VEC, K, multiprocessors(x.device), loops)
+        BLOCK_N = min(max(1024, next_power_of_2(cdiv(cdiv(N, VEC), tiles) * VEC)), MOST_COLUMNS)
         values, indices = outputs(x, tiles * K)
-        candidates = torch.empty((M * tiles, 2 * BLOCK_K), dtype=torch.int64, device=x.device)
+        candidates = torch.empty((M * tiles, CANDIDATES), dtype=torch.int64, device=x.device)
         run[grid_1d(M * tiles)](
             x, columns, values, indices, candidates, N, x.stride(0), tiles, K, VEC=VEC, BLOCK_N=BLOCK_N,
-            BLOCK_K=BLOCK_K, CANDIDATES=2 * BLOCK_K, HAS_COLUMNS=HAS_COLUMNS,
-            num_warps=BLOCK_N // 1024,
+            BLOCK_K=BLOCK_K, CANDIDATES=CANDIDATES, HAS_COLUMNS=HAS_COLUMNS,
+            num_warps=BLOCK_N // 1024, maxnreg=128 if loops else None,  # the loop would take all 255
         )  # fmt: skip
         x, columns, HAS_COLUMNS = values, indices, True
     return values, indices
@@ -339,3 +391,9 @@ def radix(x: torch.Tensor, *, K: int) -> Largest:
 def delegates(x: torch.Tensor, *, K: int) -> Largest:
     """Histograms of the groups' largest elements find a bound that few others reach."""
     return by_tiles(topk_delegates_kernel, x, K)
+
+
+@implementation(OP, "triton.filtered", level="tiled")
+def filtered(x: torch.Tensor, *, K: int) -> Largest:
+    """A bound from the first tile, which few elements of the others reach."""
+    return by_tiles(topk_filtered_kernel, x, K, loops=True)

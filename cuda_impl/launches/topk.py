@@ -66,41 +66,41 @@ def bitonic(x: Tensor, *, K: int) -> Plan:
     return Plan((values, indices), Launch(BITONIC(x.dtype, VEC=VEC, BLOCK_K=BLOCK_K), M, 256, args))
 
 
-# --------------------------------------------------------------------------- radix, delegates
+# --------------------------------------------------------------------------- radix, delegates, filtered
 
 MOST_COLUMNS = 8192
 """Of a tile: 256 threads with 32 elements each."""
 
 
 def shape_of(N: int, T: torch.dtype) -> tuple[int, int]:
-    """VECTORS and THREADS of the smallest tile for N columns."""
+    """VECTORS and THREADS of the smallest tile for N columns, or of the largest tile."""
     if N <= 1024:
         return T.itemsize // 2, 128
-    return 2 * T.itemsize, next(threads for threads in (128, 256) if 32 * threads >= N)
+    return 2 * T.itemsize, 128 if N <= MOST_COLUMNS // 2 else 256
 
 
 def shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int]]:
     yield from (shape_of(N, T) for N in (1024, 4096, MOST_COLUMNS))
 
 
-def tiles_of(M: int, N: int, VEC: int, K: int, processors: int) -> int:
-    """Parts of a row: as few as registers hold, more if that leaves multiprocessors idle.
+def tiles_of(M: int, N: int, VEC: int, K: int, processors: int, loops: bool) -> int:
+    """Parts of a row: as few as registers hold, or one if a block loops over tiles; more if few blocks run.
 
     A part has many times as many elements as it hands on.
     """
-    vectors = ceil_div(N, VEC)
-    least, most = ceil_div(vectors, MOST_COLUMNS // VEC), N // max(2048, 8 * K)
-    return max(least, min(ceil_div(2 * processors, max(M, 1)), most))
+    least = 1 if loops else ceil_div(ceil_div(N, VEC), MOST_COLUMNS // VEC)
+    blocks, most = (3 if loops else 2) * processors, N // max(2048, 8 * K)
+    return max(1, least, min(ceil_div(blocks, max(M, 1)), most))
 
 
-def by_tiles(run: Kernel, x: Tensor, K: int) -> Plan:
+def by_tiles(run: Kernel, x: Tensor, K: int, loops: bool = False) -> Plan:
     """Launches that select in parts of rows, and then among their best, until one part is left."""
     x = checked(x, K)
     check_few(K)
     columns, launches, tiles = x, [], 0
     while tiles != 1:
         M, N = x.shape
-        tiles = tiles_of(M, N, vector(x), K, multiprocessors(x.device))
+        tiles = tiles_of(M, N, vector(x), K, multiprocessors(x.device), loops)
         values, indices = outputs(x, tiles * K)
         SHAPE = shape_of(ceil_div(ceil_div(N, vector(x)), tiles) * vector(x), x.dtype)
         sizes = (*int32(N), *int64(x.stride(0)), *int32(tiles, len(launches), K))
@@ -112,6 +112,7 @@ def by_tiles(run: Kernel, x: Tensor, K: int) -> Plan:
 
 RADIX = Kernel("topk_radix_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=BOOLS, SHAPE=shapes)
 DELEGATES = Kernel("topk_delegates_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=BOOLS, SHAPE=shapes)
+FILTERED = Kernel("topk_filtered_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=BOOLS, SHAPE=shapes)
 
 
 @variant(OP, "radix", kernels=[RADIX], level="tiled")
@@ -124,3 +125,9 @@ def radix(x: Tensor, *, K: int) -> Plan:
 def delegates(x: Tensor, *, K: int) -> Plan:
     """Histograms of the groups' largest elements find a bound that few others reach."""
     return by_tiles(DELEGATES, x, K)
+
+
+@variant(OP, "filtered", kernels=[FILTERED], level="tiled")
+def filtered(x: Tensor, *, K: int) -> Plan:
+    """A bound from the first tile, which few elements of the others reach."""
+    return by_tiles(FILTERED, x, K, loops=True)

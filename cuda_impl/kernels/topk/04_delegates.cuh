@@ -9,14 +9,16 @@
 
 #include "topk/tile.cuh"
 
+// Elements of the tile that reach `bound`, K or more of them.
+struct Reached {
+    unsigned bound;
+    int count;
+};
+
 template <typename T, bool ALIGNED, int VECTORS, int THREADS>
-__global__ __launch_bounds__(THREADS, 768 / THREADS) void topk_delegates_kernel(
-    const T* __restrict__ x_ptr, const index_t* __restrict__ columns_ptr, T* __restrict__ values_ptr,
-    index_t* __restrict__ indices_ptr, int N, index_t stride_xm, int tiles, int has_columns, int K) {
+__device__ __forceinline__ Reached
+collect_by_delegates(const Tile<T, ALIGNED, VECTORS, THREADS>& tile, Candidates& candidates, int N, int K) {
     constexpr int GROUPS = 4, GROUP = VECTORS * (16 / sizeof(T)) / GROUPS;
-    __shared__ Candidates candidates;
-    const Part<T> part(x_ptr, columns_ptr, has_columns, N, stride_xm, tiles, K);
-    const Tile<T, ALIGNED, VECTORS, THREADS> tile(part.ptr, part.N);
     unsigned delegates[GROUPS];
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
@@ -24,17 +26,28 @@ __global__ __launch_bounds__(THREADS, 768 / THREADS) void topk_delegates_kernel(
 #pragma unroll
         for (int i = 1; i < GROUP; ++i) delegates[g] = max(delegates[g], tile.key(g * GROUP + i));
     }
-    const unsigned of_delegates = radix_select<THREADS, 16>(K, [&](auto count) {
+    unsigned bound = radix_select<THREADS, 16>(K, [&](auto count) {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) count(delegates[g]);
         if constexpr (!ALIGNED) count(tile.edge_key);
     });
-    // Key 0 is a missing element's: if there are fewer than K delegates, all elements are candidates.
-    int count = collect(tile, candidates, max(of_delegates, 1u), part.N);
+    bound = max(bound, 1u);  // key 0 is a missing element's: with fewer than K delegates, all are candidates
+    int count = collect(tile, candidates, bound, N);
     if (count > CANDIDATES) {
-        const unsigned bound = radix_select<THREADS, 8 * sizeof(T)>(
+        bound = radix_select<THREADS, 8 * sizeof(T)>(
             K, [&](auto count_key) { tile.each([&](unsigned key, int) { count_key(key); }); });
-        count = collect_exact<THREADS>(tile, candidates, bound, part.N, K);
+        count = collect_exact<THREADS>(tile, candidates, bound, N, K);
     }
-    part.template store_sorted<THREADS>(candidates, count, values_ptr, indices_ptr);
+    return {bound, count};
+}
+
+template <typename T, bool ALIGNED, int VECTORS, int THREADS>
+__global__ __launch_bounds__(THREADS, 768 / THREADS) void topk_delegates_kernel(
+    const T* __restrict__ x_ptr, const index_t* __restrict__ columns_ptr, T* __restrict__ values_ptr,
+    index_t* __restrict__ indices_ptr, int N, index_t stride_xm, int tiles, int has_columns, int K) {
+    __shared__ Candidates candidates;
+    const Part<T> part(x_ptr, columns_ptr, has_columns, N, stride_xm, tiles, K);
+    const Tile<T, ALIGNED, VECTORS, THREADS> tile(part.ptr, part.N);
+    const Reached reached = collect_by_delegates(tile, candidates, part.N, K);
+    part.template store_sorted<THREADS>(candidates, reached.count, values_ptr, indices_ptr);
 }

@@ -71,15 +71,16 @@ struct alignas(8) Bins {
 // The largest bound that at least K of the block's keys reach, in BITS leading bits: 8 in each pass. A pass
 // counts the next digit of all keys that share the bound's digits so far. It stops early where all keys of
 // the bound's bin are among the K. `each(count)` calls count(key) for each of the thread's keys.
-template <int THREADS, int BITS, typename Each>
-__device__ __forceinline__ unsigned radix_select(int K, Each each) {
+template <int THREADS, int BITS, typename Key = unsigned, typename Each>
+__device__ __forceinline__ Key radix_select(int K, Each each) {
+    constexpr int KEY_BITS = 8 * sizeof(Key);
     __shared__ Bins bins;
-    unsigned bound = 0, known_digits = 0;
+    Key bound = 0, known_digits = 0;
 #pragma unroll 1
-    for (int shift = 24; shift >= 32 - BITS; shift -= 8) {
+    for (int shift = KEY_BITS - 8; shift >= KEY_BITS - BITS; shift -= 8) {
         for (int bin = threadIdx.x; bin < RADIX; bin += THREADS) bins.histogram[bin] = 0;
         __syncthreads();
-        each([&](unsigned key) {
+        each([&](Key key) {
             if ((key & known_digits) == bound) atomicAdd(bins.histogram + (key >> shift & (RADIX - 1)), 1);
         });
         __syncthreads();
@@ -103,8 +104,8 @@ __device__ __forceinline__ unsigned radix_select(int K, Each each) {
             }
         }
         __syncthreads();
-        bound |= static_cast<unsigned>(bins.chosen) << shift;
-        known_digits |= static_cast<unsigned>(RADIX - 1) << shift;
+        bound |= static_cast<Key>(bins.chosen) << shift;
+        known_digits |= static_cast<Key>(RADIX - 1) << shift;
         K -= bins.above;
         if (bins.in_chosen == K) break;
     }
