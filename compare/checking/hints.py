@@ -24,6 +24,7 @@ _LAYOUTS = {
 _LEAST_SCORE = 0.4
 """Of a trait: the share of wrong cases that have it, times the share of wrong ones among all that have it."""
 _TILES = (128, 64, 32, 16, 8, 4, 2)
+_LONG = (4096, 1024, 256, 64, 32)
 
 
 Trait = tuple[Callable[[Case], bool], str]
@@ -36,7 +37,7 @@ def hint_of(op: Op, passed: Sequence[Case], failed: Sequence[Case]) -> str:
     """
     if not failed:
         return ""
-    traits = list(_traits(op, failed[0]))
+    traits = list(_traits(op, failed[0], passed))
     pairs = [
         ((lambda case, one=one, two=two: one(case) and two(case)), _both(words, more))
         for (one, words), (two, more) in itertools.combinations(traits, 2)
@@ -45,7 +46,7 @@ def hint_of(op: Op, passed: Sequence[Case], failed: Sequence[Case]) -> str:
     for has, words in (*traits, *pairs):
         hits, others = sum(map(has, failed)), sum(map(has, passed))
         score = hits / len(failed) * hits / (hits + others)
-        if score > best:
+        if score > best and others <= len(passed) / 2:  # else it tells right from wrong no better than chance
             best, hint = score, f"{'all' if hits == len(failed) else 'most'} with {words}"
     return hint
 
@@ -61,11 +62,15 @@ def _both(words: str, more: str) -> str:
 
 _OPTION = ": is this option read? A mask: aligned at the right corner, no index off by one?"
 _DIFFER = ": is one taken for the other?"
+_LATER = ": is a tile behind the first one wrong, or a limit too low?"
 _TAIL = ": is the last tile lost (tail), or does its padding join a reduction?"
 
 
-def _traits(op: Op, case: Case) -> Iterator[Trait]:
-    """Traits of a case, the most telling first, each in words."""
+def _traits(op: Op, case: Case, passed: Sequence[Case]) -> Iterator[Trait]:
+    """Traits of a case, the most telling first, each in words.
+
+    An option is no trait if it is read: if three of its values are right.
+    """
 
     def has(value: Callable[[Case], object]) -> Callable[[Case], bool]:
         own = value(case)
@@ -86,7 +91,11 @@ def _traits(op: Op, case: Case) -> Iterator[Trait]:
         yield has(op.is_empty), "empty sizes: a grid of 0 blocks, or nothing to reduce"
     for name, value in op.options(case).items():
         shown = int(value) if isinstance(value, bool) else value
-        yield has(partial(_option, op, name)), f"{name}={shown}{_OPTION}"
+        if len({_option(op, name, each) for each in passed} - {value}) < 3:
+            yield has(partial(_option, op, name)), f"{name}={shown}{_OPTION}"
+    for name, many in itertools.product(op.dims, _LONG):
+        if case[name] > many:
+            yield partial(_is_above, name, many), f"{name} above {many}{_LATER}"
     for first, second in itertools.combinations(op.dims, 2):
         if case[first] != case[second]:
             words = f"{first} other than {second}{_DIFFER}"
@@ -108,6 +117,10 @@ def _option(op: Op, name: str, case: Case) -> object:
 
 def _differ(first: str, second: str, case: Case) -> bool:
     return case[first] != case[second]
+
+
+def _is_above(name: str, many: int, case: Case) -> bool:
+    return case[name] > many
 
 
 def _is_partial(name: str, tile: int, case: Case) -> bool:

@@ -11,6 +11,8 @@ from compare.model.result import Mismatch
 
 _TILE = 16
 """A boundary at a multiple of this is taken for a tile boundary."""
+_FEW = 4
+"""Up to so many wrong rows or columns are named, whatever is between them."""
 _SAME = 0.01
 """Factors or differences closer than this, relative to their median, count as one constant."""
 
@@ -78,7 +80,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
         return f"only {name} {first}" + (": tail mask?" if first == size - 1 else "")
     steps = {after - before for before, after in itertools.pairwise(indices)}
     if len(steps) > 1:
-        return ""
+        return f"only {many} {', '.join(map(str, indices))}" if len(indices) <= _FEW else ""
     (step,) = steps
     if step > 1:
         regular = len(indices) > 2 and first < step and last + step >= size
@@ -106,14 +108,15 @@ def _values(
         return moved
     if not (got.isfinite().all() and want.isfinite().all()):
         return _OVERFLOW if plain and expected.isfinite().all() else ""
+    eps = "eps" in formula and not bool(wrong.all())  # another eps shows in small rows only
     if len(got) > 1:
         if (want != 0).all() and (factor := _constant(got / want)) is not None and abs(factor - 1) > _SAME:
-            return f"off by a constant factor {factor:.3g}"
+            return f"off by a constant factor {factor:.3g}" + (": another eps?" if eps else "")
         if (offset := _constant(got - want)) is not None:
             return f"off by a constant {offset:.3g}"
     if not output.is_floating_point():
         return _counts(got - want)
-    return _row_factors(output.double(), expected, wrong) or _small(output, got, want, formula)
+    return _row_factors(output.double(), expected, wrong, eps) or _small(output, got, want, formula)
 
 
 _UNWRITTEN = ": is memory read that nothing has written, as shared memory or a sum that is not zeroed?"
@@ -157,7 +160,7 @@ def _counts(difference: torch.Tensor) -> str:
     return ""
 
 
-def _row_factors(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+def _row_factors(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, eps: bool) -> str:
     """That each row, along the last dimension, is off by a factor of its own."""
     if output.dim() < 2 or output.shape[-1] < 4:
         return ""
@@ -172,7 +175,9 @@ def _row_factors(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tens
     if not near[~ratio.isnan()].float().mean() > 0.9:
         return ""
     which = f"each row off by a factor of its own, {float(factor.min()):.6g} to {float(factor.max()):.6g}"
-    return f"{which}: does its sum have all of its elements, and no padding?"
+    return (
+        f"{which}: does its sum have all of its elements, and no padding{', or another eps' if eps else ''}?"
+    )
 
 
 _SMALL = 2.0**-8

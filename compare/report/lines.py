@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from compare.model.op import is_library, way_of
-from compare.model.result import CaseComparison, CodeSize, Comparison, Estimate, KernelResources, Row, Timing
+from compare.model.result import (
+    CaseComparison,
+    CodeSize,
+    Comparison,
+    Estimate,
+    KernelResources,
+    Mismatch,
+    Row,
+    Timing,
+)
 from compare.records import archive
 from compare.records.archive import Recorded
 from compare.timing import figures
@@ -119,6 +128,13 @@ class Line:
     @property
     def tokens(self) -> int | None:
         return self.size.tokens if self.size else None
+
+
+def got_and_expected(mismatch: Mismatch) -> str:
+    """``got 5.99999976, expected 6``: six digits, or as many as show that they differ."""
+    pairs = [(f"{mismatch.got:.{digits}g}", f"{mismatch.expected:.{digits}g}") for digits in (6, 9, 17)]
+    got, expected = next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+    return f"got {got}, expected {expected}"
 
 
 def shared_bytes(kernel: KernelResources) -> int:

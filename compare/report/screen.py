@@ -117,7 +117,7 @@ def failure(case: str, rows: Sequence[Row]) -> list[str]:
     if mismatch := next((row.agreement.mismatch for row in rows if row.agreement), None):
         at = f"({', '.join(map(str, mismatch.index))})" if mismatch.index else "the only element"
         text.append(
-            f"{_INDENT}first at {at}: got {mismatch.got:.6g}, expected {mismatch.expected:.6g}; "
+            f"{_INDENT}first at {at}: {lines.got_and_expected(mismatch)}; "
             f"{mismatch.count} of {mismatch.of} wrong"
         )
         if mismatch.pattern:

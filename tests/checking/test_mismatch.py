@@ -60,6 +60,7 @@ EVERY = slice(None)
         (put(slice(8, 16)), (8, 0), "only rows 8 to 15"),
         (put(EVERY, slice(1, None, 2)), (0, 1), "every other column, from 1"),
         (put(slice(0, None, 4)), (0, 0), "every 4th row, from 0"),
+        (put([27, 40, 73]), (27, 0), "only rows 27, 40, 73"),
         (
             put(slice(64, None), slice(-13, None)),
             (64, 768),
@@ -118,6 +119,19 @@ def test_any_number_of_dimensions(
     told = found(break_it, shape)
     assert told.pattern == pattern
     assert len(told.index) == len(shape)
+
+
+@for_each(
+    "rows, words",
+    [([2], "only row 2; off by a constant factor 1.4: another eps?"), ([2, 3], "or another eps?")],
+)
+def test_small_rows_that_are_off_by_a_factor_suggest_another_eps(rows: list[int], words: str) -> None:
+    expected = torch.rand((5, 64), dtype=torch.float64, generator=_generator()) + 1
+    output = expected.clone()
+    output[rows] *= torch.tensor([[1.4], [1.2]])[: len(rows)]
+    told = mismatch(output.float(), expected, output != expected, formula="y = x / sqrt(mean(x^2) + eps)")
+    assert told is not None
+    assert told.pattern.endswith(words)
 
 
 def test_where_nothing_is_wrong_there_is_none() -> None:

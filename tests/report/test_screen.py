@@ -25,7 +25,7 @@ from compare.model.result import (
     Row,
 )
 from compare.records import archive
-from compare.report import terminal
+from compare.report import lines, terminal
 from compare.report.kernel_names import demangled
 from compare.report.sentences import evidence
 from compare.report.summary import View
@@ -277,6 +277,19 @@ def test_without_times_every_row_is_shown_with_what_is_known() -> None:
 
 
 # --------------------------------------------------------------------------- what is wrong, and what is yours
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "text"),
+    [
+        (1.5, 2.0, "got 1.5, expected 2"),
+        (6 - 2.0**-21, 6.0, "got 5.99999952, expected 6"),
+        (1234567.0, 1234568.0, "got 1234567, expected 1234568"),
+        (2.0**53 - 1, 2.0**53, "got 9007199254740991, expected 9007199254740992"),
+    ],
+)
+def test_a_wrong_element_does_not_look_like_the_expected_one(got: float, expected: float, text: str) -> None:
+    assert lines.got_and_expected(Mismatch((0, 1), got, expected, 1, 2)) == text
 
 
 def test_what_is_wrong_comes_first_with_its_first_mismatch() -> None:

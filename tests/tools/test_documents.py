@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from compare import cli, registry
+from compare.command_line import options
 from compare.registry import ROOT
 from tools.docs import blocks
 
@@ -55,6 +61,25 @@ def tables(file: Path) -> set[str]:
 
 def test_links_and_anchors_lead_somewhere() -> None:
     assert {str(file.relative_to(ROOT)): found for file in DOCUMENTS if (found := broken(file))} == {}
+
+
+def test_every_command_has_the_arguments_that_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """As typed: each is parsed, and none is run.  A command's name alone is no command."""
+    for file in DOCUMENTS:
+        text = file.read_text()
+        inline = re.findall(r"`python -m compare ([^`]+)`", text)
+        lines = re.findall(r"(?m)^python -m compare ((?:.*\\\n)*.*)$", text)
+        for words in (shlex.split(re.split(r" ; |; ", each)[0], comments=True) for each in inline + lines):
+            command = words[0] if words[0] in options.COMMANDS else ""
+            if words == [command]:
+                continue
+            words = words[bool(command) :]
+            if words[0] in registry.collective_names():
+                command = "collective"
+            with contextlib.suppress(SystemExit):  # of --help and --version, which print no error
+                _, rest = cli.parser_of(command).parse_known_intermixed_args(words)
+                assert rest == [], (file.name, words)
+            assert capsys.readouterr().err == "", (file.name, words)
 
 
 def test_pages_are_short() -> None:

@@ -74,6 +74,16 @@ def test_with_other_compilers_the_picture_and_the_table_stay(monkeypatch: pytest
     assert sweeps.in_flight(archive.RESULTS, "was") == "was"
 
 
+def test_one_warp_is_as_fast_at_half_the_occupancy() -> None:
+    """As block-size.md says of the recorded vector_add."""
+    page = (blocks.ROOT / "docs" / "block-size.md").read_text()
+    assert "From 256 to 1024 elements they are as fast as any" in page
+    recorded = sweeps.timed(SWEEP, archive.RESULTS)
+    assert recorded
+    times = {values: row.timing.cold_us.median for values, row in recorded[2].items() if row.timing}
+    assert all(times[1, size] < 1.02 * min(times.values()) for size in (256, 512, 1024))
+
+
 @pytest.mark.thorough
 def test_registers_grow_with_the_elements_of_a_thread() -> None:
     requests: list[sweeps.Request] = [
