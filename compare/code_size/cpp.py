@@ -147,8 +147,7 @@ class Unit:
         """Those of a name in the scope that is written before it, else in one that is around its use."""
         every = self.named.get(use.name, [])
         if use.scope:
-            inside = [one for one in every if use.scope in (*one.scopes, *one.names)]
-            return inside or ([] if use.scope in self.named else every)
+            return [one for one in every if use.scope in (*one.scopes, *one.names)]
         return [one for one in every if scopes[: len(one.scopes)] == one.scopes] or every
 
 

@@ -263,7 +263,7 @@ IN_SCOPES = cuda(
     #if 0
         x[1] = old(x[1]);
     #endif
-        if (y[0] == int(Second::A)) x[Shape::N] = one::f(x[0]) + two::f(now(x[1]));
+        if (y[0] == int(Second::A)) x[Shape::N] = one::f(x[0]) + two::f(now(cg::g(x[1])));
     }
     """
 )
