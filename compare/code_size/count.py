@@ -86,7 +86,7 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
         SyntaxError: a source file no longer parses.
     """
     found = launched(impl) if kernels is None else kernels
-    in_cuda = [(cpp.unit_of(one.source), [cpp.Use(one.name)]) for one in found.kernels if one.source]
+    in_cuda = [_uses_in(cpp.unit_of(one.source), one.name) for one in found.kernels if one.source]
     kernel: list[CodePiece] = []
     binding: list[CodePiece] = []
     module: list[CodePiece] = []
@@ -101,9 +101,7 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
         kernel, launch, others = code.kernels, code.launch, code.others
         names |= {Path(piece.file).stem for piece in (*code.launch, *code.kernels)}
         if not in_cuda and code.texts:  # launched by other means than `cuda_impl.loader`
-            unit = cpp.unit_of("\n".join(code.texts))
-            kernels_of_text = (one for one in unit.declarations if is_source(one.piece.text))
-            in_cuda = [(unit, [cpp.Use(name) for one in kernels_of_text for name in one.names])]
+            in_cuda = [_uses_in(cpp.unit_of("\n".join(code.texts)))]
     kernel = [*kernel, *(piece for unit, use in in_cuda for piece in unit.meant(use))]
     names |= {_home(piece) for piece in kernel if piece.language == "cuda"}
     used = [*others, *(piece for unit, use in in_cuda for piece in unit.reached(use) if piece not in kernel)]
@@ -119,6 +117,16 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
         fallbacks=found.fallbacks,
         algorithm=impl.algorithm,
     )
+
+
+def _uses_in(unit: cpp.Unit, kernel: str = "") -> tuple[cpp.Unit, list[cpp.Use]]:
+    """The use of a kernel in CUDA text; of all kernels and macros of kernels where it is not declared."""
+    scope, _, name = kernel.rpartition("::")
+    uses = [cpp.Use(name, scope=scope.rpartition("::")[2])]
+    if not unit.meant(uses):
+        kernels = (one for one in unit.declarations if is_source(one.piece.text))
+        uses = [cpp.Use(name) for one in kernels for name in one.names]
+    return unit, uses
 
 
 def _home(piece: CodePiece) -> str:

@@ -267,6 +267,28 @@ IN_SCOPES = cuda(
     }
     """
 )
+BY_MACRO = cuda(
+    """
+    __device__ float twice(float x) { return x + x; }
+    #define TWICE(name, T) __global__ void name(T* x, T* y) { \\
+        x[0] = twice(y[0]); }
+    TWICE(my_kernel, float)
+    """,
+    "my_kernel",
+)
+IN_NAMESPACE = cuda(
+    """
+    namespace other {
+    __global__ void my_kernel(float* x, float* y) {}
+    }
+    namespace inner {
+    __global__ void my_kernel(float* x, float* y) {
+        x[0] = y[0];
+    }
+    }
+    """,
+    "inner::my_kernel",
+)
 MEMBERS = cuda(
     """
     struct Pair {
@@ -399,6 +421,8 @@ COUNTED = {
     "nested helpers": (NESTED, (8, 3, 6, 1), ()),
     # Helpers: Shape, Second 3, one::f, two::f, two::g 3, now.
     "names in scopes": (IN_SCOPES, (6, 3, 10, 0), ()),
+    "a kernel by a macro": (BY_MACRO, (2, 3, 1, 0), ()),
+    "a kernel in a namespace": (IN_NAMESPACE, (3, 3, 0, 0), ()),
     # Helpers: Pair 5, its two members, and its operator+.
     "members and operators": (MEMBERS, (4, 3, 8, 0), ()),
     "a text of two constants": (
