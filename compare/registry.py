@@ -454,8 +454,10 @@ def _problem(error: BaseException, path: str, file: Path) -> str:
     advice = f"Fix the file ({running} shows the whole traceback)"
     if isinstance(error, SystemExit):
         advice = "Take out what ends Python when the file is loaded"
-    if isinstance(error, ModuleNotFoundError) and (file.parent / f"{error.name}.py").is_file():
-        advice = f"A file is loaded by itself: put what it needs of {error.name}.py into it"
+    if isinstance(error, ModuleNotFoundError):
+        top = f"{error.name}".partition(".")[0]
+        for beside in (name for name in (f"{top}.py", top) if (file.parent / name).exists()):
+            advice = f"A file is loaded by itself: put what it needs of {beside} into it"
     return f": {type(error).__name__} at line {line}{said}. {advice}"
 
 

@@ -7,10 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
 from compare import registry
 from compare.capture import Launch, capture
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
+from compare.code_size.cpp import is_source
 from compare.code_size.hashes import rests_on
 from compare.code_size.pieces import CodePiece, size
 from compare.code_size.sources import KERNELS, code_of, cpp_file
@@ -66,6 +70,8 @@ class Launched:
     kernels: tuple[CountedKernel, ...] = ()
     fallbacks: tuple[str, ...] = ()
     """Names of those that only other cases launch."""
+    passed: tuple[str, ...] = ()
+    """Names of the Triton functions that they get as arguments."""
 
 
 def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize:
@@ -80,19 +86,24 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
         SyntaxError: a source file no longer parses.
     """
     found = launched(impl) if kernels is None else kernels
-    in_cuda = [(cpp.unit_of(one.source), [cpp.Use(one.name)]) for one in found.kernels if one.source]
-    kernel = [piece for unit, use in in_cuda for piece in unit.meant(use)]
-    names = {impl.op, *map(_home, kernel)}
+    in_cuda = [_uses_in(cpp.unit_of(one.source), one.name) for one in found.kernels if one.source]
+    kernel: list[CodePiece] = []
     binding: list[CodePiece] = []
     module: list[CodePiece] = []
+    names = {impl.op}
     if by_hand := cpp_file(impl):
         host = cpp.host_code(by_hand, impl.variant)
         binding, module, launch, others = [host.binding], [host.module], host.launch, host.others
     else:
         known = {one.name for one in found.kernels} if impl.route == "triton" and found.kernels else None
-        code = python.reached(impl.run, known)
-        kernel, launch, others = [*code.kernels, *kernel], code.launch, code.others
+        sources = [one.source for one in found.kernels if is_source(one.source)]
+        code = python.reached(impl.run, known, found.passed, sources)
+        kernel, launch, others = code.kernels, code.launch, code.others
         names |= {Path(piece.file).stem for piece in (*code.launch, *code.kernels)}
+        if not in_cuda and code.texts:  # launched by other means than `cuda_impl.loader`
+            in_cuda = [_uses_in(cpp.unit_of("\n".join(code.texts)))]
+    kernel = [*kernel, *(piece for unit, use in in_cuda for piece in unit.meant(use))]
+    names |= {_home(piece) for piece in kernel if piece.language == "cuda"}
     used = [*others, *(piece for unit, use in in_cuda for piece in unit.reached(use) if piece not in kernel)]
     helpers = [piece for piece in used if _is_of_op(piece, names)]
     return CodeSize(
@@ -106,6 +117,16 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
         fallbacks=found.fallbacks,
         algorithm=impl.algorithm,
     )
+
+
+def _uses_in(unit: cpp.Unit, kernel: str = "") -> tuple[cpp.Unit, list[cpp.Use]]:
+    """The use of a kernel in CUDA text; of all kernels and macros of kernels where it is not declared."""
+    scope, _, name = kernel.rpartition("::")
+    uses = [cpp.Use(name, scope=scope.rpartition("::")[2])]
+    if not unit.meant(uses):
+        kernels = (one for one in unit.declarations if is_source(one.piece.text))
+        uses = [cpp.Use(name) for one in kernels for name in one.names]
+    return unit, uses
 
 
 def _home(piece: CodePiece) -> str:
@@ -128,13 +149,25 @@ def launched(impl: Implementation) -> Launched:
     op = registry.get_op(impl.op)
     shown: dict[CountedKernel, None] = {}
     every: dict[CountedKernel, None] = {}
+    passed: dict[str, None] = {}
     for case in (op.cases.default, *op.cases.sweep, *op.cases.smoke, *op.cases.edge):
         with suppress(Exception):  # it refuses the case, or user code fails: the check reports that
-            found = dict.fromkeys(map(_kernel, capture(impl, op, case, _ARCH)))
-            shown = shown or found
+            launches = capture(impl, op, case, _ARCH)
+            found = dict.fromkeys(map(_kernel, launches))
+            if not shown:
+                shown, passed = found, dict.fromkeys(name for one in launches for name in _passed(one))
             every |= found
     names = {kernel.name for kernel in shown}
-    return Launched(tuple(shown), tuple(dict.fromkeys(one.name for one in every if one.name not in names)))
+    fallbacks = dict.fromkeys(one.name for one in every if one.name not in names)
+    return Launched(tuple(shown), tuple(fallbacks), tuple(passed))
+
+
+def _passed(launch: Launch) -> list[str]:
+    """The names of the Triton functions among its arguments."""
+    if isinstance(launch, CudaLaunch):
+        return []
+    functions = (JITFunction, InterpretedFunction)
+    return [value.fn.__name__ for value in launch.arguments.values() if isinstance(value, functions)]
 
 
 def _kernel(launch: Launch) -> CountedKernel:

@@ -1,8 +1,9 @@
 """CUDA and C++ files split into top-level declarations, and those that a kernel or a function reaches.
 
-A syntax tree gives the names that a declaration uses, and how many arguments a call has.  Of several
-overloads or specialisations of a name one counts: it takes that many arguments, is in the file that is
-nearest by includes, is no specialisation, and is the shortest.  The compiler may choose another by types.
+A syntax tree gives the names that a declaration uses, the namespace or class before each, and how many
+arguments a call has.  Of several overloads or specialisations of a name one counts: it takes that many
+arguments, is in the file that is nearest by includes, is no specialisation, and is the shortest.  The
+compiler may choose another by types.  An operator counts where it is used and a name of its parameters is.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ _TOOLS = ("tensor.h",)
 _PARSER = Parser(Language(tree_sitter_cuda.language()))
 _MACRO = re.compile(rb"\b(?:__\w+__|alignas|[A-Z_]{3,})\s*\((?:[^()]|\([^()]*\))*\)(?=\s+[\w:]+\s*[^\s;])")
 """An attribute or macro before a declaration: the parser, which expands no macro, would not take it."""
-_HOST_BUILD = re.compile(rb"#\s*(?:ifdef\s+|(?:el)?if\s+defined\()HOST_BUILD\b")
+_LEFT_OUT = re.compile(rb"#\s*(?:(?:ifdef\s+|(?:el)?if\s+defined\()HOST_BUILD|if\s+0)\b")
+_NEVER = re.compile(rb"#\s*if\s+0\b")
 _OPENED = (
     *("namespace_definition", "linkage_specification", "declaration_list", "ERROR"),
     *("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif"),
 )
+_CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 _DECLARATIONS = (
     *("function_definition", "template_declaration", "declaration", "alias_declaration", "type_definition"),
-    *("struct_specifier", "class_specifier", "union_specifier", "enum_specifier"),
-    *("preproc_def", "preproc_function_def"),
+    *(*_CLASSES, "enum_specifier", "preproc_def", "preproc_function_def"),
 )
 _NAMES = ("identifier", "type_identifier", "operator_name")
 _AROUND_NAME = ("qualified_identifier", "template_function")
@@ -50,6 +52,8 @@ class Use:
     name: str
     arguments: int | None = None
     """How many a call of it has; None where it is not called."""
+    scope: str = ""
+    """``inner`` of ``inner::f``"""
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,17 @@ class Declaration:
     is_specialisation: bool = False
     has_body: bool = False
     """Whether it is a function's definition or a class: of several of one name, a use means one."""
+    scopes: tuple[str, ...] = ()
+    """The namespaces, and the class of a member defined outside of it."""
+    operands: frozenset[str] = frozenset()
+    """The names in an operator's parameters."""
 
     def takes(self, use: Use) -> bool:
         return self.parameters is None or use.arguments is None or use.arguments in self.parameters
+
+    def is_used_among(self, names: set[str]) -> bool:
+        """Whether it is an operator of one of these names, for operands of another."""
+        return bool(self.operands & names and names.intersection(self.names))
 
 
 @dataclass(frozen=True)
@@ -86,10 +98,13 @@ class Unit:
     def reached(self, uses: Iterable[Use]) -> list[CodePiece]:
         """The pieces that these uses reach, directly or not, in breadth-first order."""
         found = dict.fromkeys(one for use in uses for one in self._meant(use))
-        waiting = list(found)
+        waiting, names = list(found), set[str]()
         while waiting:
             user = waiting.pop(0)
+            names |= {use.name for use in user.uses}
             used = dict.fromkeys(one for use in user.uses for one in self._meant(use, user))
+            if not waiting:
+                used |= dict.fromkeys(one for one in self.declarations if one.is_used_among(names))
             waiting += (one for one in used if one not in found)
             found |= used
         return [one.piece for one in found]
@@ -112,7 +127,9 @@ class Unit:
 
     def _meant(self, use: Use, user: Declaration | None = None) -> list[Declaration]:
         """What a use means: the declarations in the nearest file, of overloads one, and not its user."""
-        every = self.named.get(use.name, [])
+        every = self._visible(use, user.scopes if user else ())
+        if use.name.endswith("::"):
+            return every
         fitting = [one for one in every if one.takes(use)] or every
         file = user.piece.file if user else ""
         depths = include_depths(Path(file)) if file else {Path(): 0}
@@ -125,6 +142,13 @@ class Unit:
             return near
         chosen = min(overloads, key=lambda one: (one.is_specialisation, size([one.piece]).tokens))
         return [one for one in near if one is chosen or not one.has_body]
+
+    def _visible(self, use: Use, scopes: tuple[str, ...]) -> list[Declaration]:
+        """Those of a name in the scope that is written before it, else in one that is around its use."""
+        every = self.named.get(use.name, [])
+        if use.scope:
+            return [one for one in every if use.scope in (*one.scopes, *one.names)]
+        return [one for one in every if scopes[: len(one.scopes)] == one.scopes] or every
 
 
 def is_source(text: str) -> bool:
@@ -158,20 +182,25 @@ def text_unit(text: str, file: str = "") -> Unit:
     """The declarations of source text, without its includes."""
     code = text.encode()
     tree = _PARSER.parse(_MACRO.sub(lambda match: re.sub(rb"\S", b" ", match[0]), code))
-    return Unit(tuple(_declaration(node, code, file) for node in _top_level(tree.root_node)))
+    return Unit(tuple(_declaration(node, code, file, scopes) for node, scopes in _top_level(tree.root_node)))
 
 
-def _top_level(node: Node) -> Iterator[Node]:
-    """Declarations and macros; namespaces and conditional parts are opened, but those of the host build."""
+def _top_level(node: Node, scopes: tuple[str, ...] = ()) -> Iterator[tuple[Node, tuple[str, ...]]]:
+    """Declarations and macros, each with its namespaces.
+
+    Conditional parts are opened, but those of the host build and those behind ``#if 0``.
+    """
     for child in node.named_children:
         if child.type in _OPENED:
-            opened = child.child_by_field_name("alternative") if _HOST_BUILD.match(_bytes(child)) else child
-            yield from _top_level(opened) if opened else ()
+            opened = child.child_by_field_name("alternative") if _LEFT_OUT.match(_bytes(child)) else child
+            name = child.child_by_field_name("name") if child.type == "namespace_definition" else None
+            inner = (*scopes, *(_text(name).split("::") if name else ()))
+            yield from _top_level(opened, inner) if opened else ()
         elif child.type in _DECLARATIONS:
-            yield child
+            yield child, scopes
 
 
-def _declaration(node: Node, code: bytes, file: str) -> Declaration:
+def _declaration(node: Node, code: bytes, file: str, scopes: tuple[str, ...]) -> Declaration:
     behind = node.next_sibling
     end = behind.end_byte if behind is not None and behind.type == ";" else node.end_byte
     text = code[node.start_byte : end]
@@ -182,15 +211,24 @@ def _declaration(node: Node, code: bytes, file: str) -> Declaration:
         return Declaration(piece, (words[0].name,), tuple(words[1:]))
     heads = inner.children_by_field_name("declarator") or inner.children_by_field_name("name")
     parts = [part for head in heads for part in _parts(head)]
-    names = tuple(_text(part) for part in (*parts, *_enumerators(inner)) if part.type in _NAMES)
-    used = dict.fromkeys((*_uses(node), *_words(b" ".join(_MACRO.findall(text)))))
+    named = [part for part in (*parts, *_enumerators(inner)) if part.type in _NAMES]
+    names = tuple(_text(part).replace(" ", "") for part in named)
+    of = tuple(scope for part in parts if part.type == "qualified_identifier" if (scope := _scope(part)))
+    members = [Use(f"{name}::") for name in names if inner.type in _CLASSES]
+    if of:  # counts with its class
+        names = (*(name for name in names if name != of[-1]), f"{of[-1]}::")
+    used = dict.fromkeys((*_uses(node), *members, *_words(b" ".join(_MACRO.findall(text)))))
+    function = next((part for part in parts if part.type == "function_declarator"), None)
+    is_operator = any(part.type == "operator_name" for part in parts)
     return Declaration(
         piece,
         names,
         tuple(use for use in used if use.arguments is not None or use.name not in names),
-        next((_parameters(part) for part in parts if part.type == "function_declarator"), None),
+        _parameters(function) if function else None,
         any(part.type in _SPECIALISED for part in parts),
         inner.child_by_field_name("body") is not None,
+        (*scopes, *of),
+        frozenset(use.name for use in _uses(function)) if function and is_operator else frozenset(),
     )
 
 
@@ -226,26 +264,40 @@ def _uses(node: Node) -> list[Use]:
     waiting = [node]
     while waiting:
         each = waiting.pop()
+        if each.type == "preproc_if" and _NEVER.match(_bytes(each)):
+            waiting += each.children_by_field_name("alternative")
+            continue
         waiting += reversed(each.children)
+        if operator := each.child_by_field_name("operator"):
+            found.append(Use(f"operator{_text(operator)}"))
         if each.type in _LOCAL and each is not node:
             heads = each.children_by_field_name("declarator")
             own |= {_text(part) for head in heads for part in _parts(head) if part.type in _NAMES}
         elif each.type == "type_parameter_declaration":
             own.add(_text(each.named_children[-1]))
-        elif each.type in ("identifier", "type_identifier"):
-            found.append(Use(_text(each), _arguments(each)))
+        elif each.type in ("identifier", "type_identifier", "namespace_identifier"):
+            found.append(_use(each))
     return [use for use in found if use.name not in own]
 
 
-def _arguments(name: Node) -> int | None:
-    """How many arguments a call of this name has, as in ``inner::f<T>(x)``; None where it is not called."""
-    node, parent = name, name.parent
+def _use(name: Node) -> Use:
+    """A use of a name, with its scope and the number of a call's arguments, as in ``inner::f<T>(x)``."""
+    scope, node, parent = "", name, name.parent
     while parent and parent.type in _AROUND_NAME and _is(node, parent, "name"):
+        scope = scope or _scope(parent)
         node, parent = parent, parent.parent
     if parent is None or parent.type != "call_expression" or not _is(node, parent, "function"):
-        return None
+        return Use(_text(name), None, scope)
     arguments = parent.child_by_field_name("arguments")
-    return sum(child.type != "comment" for child in arguments.named_children) if arguments else None
+    count = sum(child.type != "comment" for child in arguments.named_children) if arguments else None
+    return Use(_text(name), count, scope)
+
+
+def _scope(qualified: Node) -> str:
+    """``inner`` of ``inner::f``, ``Pair`` of ``Pair<T>::f``; empty where there is none."""
+    scope = qualified.child_by_field_name("scope")
+    name = scope.child_by_field_name("name") if scope else None
+    return _text(name or scope) if scope else ""
 
 
 def _is(node: Node, parent: Node, field: str) -> bool:

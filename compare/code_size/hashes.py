@@ -11,6 +11,7 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.cpp import unit_of
+from compare.code_size.pieces import CodePiece
 from compare.code_size.python import reached
 from compare.code_size.sources import FLAGS, code_of, cpp_file, lines_of_code, lines_of_piece, own_sources
 from compare.model.op import Implementation, Op, no_options
@@ -60,7 +61,8 @@ def _reached(impl: Implementation) -> list[tuple[str, str]] | None:
     if not ours or cpp_file(impl) or (impl.way == "cuda" and not kernels):
         return None
     code = reached(impl.run)
-    pieces, conditions = [*code.launch, *code.kernels, *code.others], []
+    in_strings = [CodePiece(text, "cuda") for text in code.texts]
+    pieces, conditions = [*code.launch, *code.kernels, *code.others, *in_strings], []
     for source, names in kernels.items():
         in_cuda = unit_of(source).reachable(names)
         pieces += in_cuda

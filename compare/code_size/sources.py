@@ -150,7 +150,11 @@ def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> dict[Path, 
 
 
 def _with_imports(path: Path) -> set[Path]:
-    return set(_with_all(path, lambda file: [other for other, _ in module_of(file).imported.values()]))
+    def imports(file: Path) -> list[Path]:
+        module = module_of(file)
+        return [*(other for other, _ in module.imported.values()), *module.stars]
+
+    return set(_with_all(path, imports))
 
 
 @dataclass(frozen=True)
@@ -160,11 +164,13 @@ class Module:
     lines: tuple[str, ...]
     statements: tuple[ast.stmt, ...] = ()
     """At top level and nested in them, but not in functions and classes."""
-    defined: Mapping[str, ast.stmt] = field(default_factory=dict)
-    """Functions, classes and assignments by name."""
+    defined: Mapping[str, tuple[ast.stmt, ...]] = field(default_factory=dict)
+    """Functions, classes and assignments by name: the last one, and those that it adds to."""
     imported: Mapping[str, tuple[Path, str | None]] = field(default_factory=dict)
     """Names imported from an implementation's files, in the project and beside it: the file, and the name
-    there; None where the name is the module."""
+    there; None where the name is the module.  ``import a.b`` has the name ``a.b``."""
+    stars: tuple[Path, ...] = ()
+    """The files of which every name is imported."""
     strings: frozenset[str] = frozenset()
     docstrings: frozenset[int] = frozenset()
     """Numbers of the lines that hold only a string statement."""
@@ -185,11 +191,18 @@ def _module_at(path: Path, changed_ns: int) -> Module:
     nodes, lines = list(ast.walk(tree)), tuple(text.split("\n"))
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     statements = tuple(_statements(tree))
+    defined: dict[str, tuple[ast.stmt, ...]] = {}
+    for statement in statements:
+        for name, adds in _names(statement):
+            kept = defined.get(name, ()) if adds or statement not in tree.body else ()
+            defined[name] = (*kept, statement)
+    imports = list(_imports(nodes, path))
     return Module(
         lines,
         statements,
-        {name: statement for statement in statements for name in _names(statement)},
-        dict(_imports(nodes, path)),
+        defined,
+        {name: place for name, place in imports if name != "*"},
+        tuple(file for name, (file, _) in imports if name == "*"),
         frozenset(value for value in constants if isinstance(value, str)),
         frozenset(_of_docstrings(nodes, lines)),
     )
@@ -204,13 +217,17 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _names(statement: ast.stmt) -> Iterator[str]:
-    """What a statement defines."""
+def _names(statement: ast.stmt) -> Iterator[tuple[str, bool]]:
+    """What a statement defines, and whether it adds to what the name was: ``N += 1``, ``TABLE["a"] = 1``."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield statement.name
-    elif isinstance(statement, ast.Assign | ast.AnnAssign):
+        yield statement.name, False
+    elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        used = [inner for inner in ast.walk(statement) if isinstance(inner, ast.Name)]
+        before = {inner.id for inner in used if isinstance(inner.ctx, ast.Load)}
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-            yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
+            for inner in ast.walk(target):
+                if isinstance(inner, ast.Name):
+                    yield inner.id, inner.id in before or isinstance(statement, ast.AugAssign)
 
 
 def _imports(nodes: Iterable[ast.AST], path: Path) -> Iterator[tuple[str, tuple[Path, str | None]]]:
@@ -219,11 +236,13 @@ def _imports(nodes: Iterable[ast.AST], path: Path) -> Iterator[tuple[str, tuple[
             for alias in node.names:
                 if file := _project_file(alias.name, path):
                     yield alias.asname or alias.name, (file, None)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
             for alias in node.names:
-                if file := _project_file(f"{node.module}.{alias.name}", path):
+                full = f"{module}.{alias.name}" if node.module else module + alias.name
+                if file := _project_file(full, path):
                     yield alias.asname or alias.name, (file, None)
-                elif file := _project_file(node.module, path):
+                elif not _is_tool(full) and (file := _project_file(module, path)):
                     yield alias.asname or alias.name, (file, alias.name)
 
 
@@ -238,11 +257,21 @@ def _of_docstrings(nodes: Iterable[ast.AST], lines: Sequence[str]) -> Iterator[i
                 yield from range(node.lineno, end + 1)
 
 
+def _is_tool(module: str) -> bool:
+    return any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS)
+
+
 def _project_file(module: str, importer: Path) -> Path | None:
     """The file of a module; None for libraries and tools."""
-    if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
+    if _is_tool(module):
         return None
-    ours = module.partition(".")[0] in PACKAGES
-    roots = (registry.ROOT, importer.parent) if ours else (importer.parent,)
-    files = (root.joinpath(*module.split(".")).with_suffix(".py") for root in roots)
+    absolute = module.lstrip(".")
+    first, *_ = parts = absolute.split(".")
+    if level := len(module) - len(absolute):
+        roots = [importer.parents[min(level, len(importer.parents)) - 1]]
+    else:  # within a package beside a user's file its name is that of a folder above
+        roots = [importer.parent, *(folder.parent for folder in importer.parents if folder.name == first)]
+        roots = [registry.ROOT, *roots] if first in PACKAGES else roots
+    places = (root.joinpath(*parts) for root in roots)
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
     return next((file for file in files if file.is_file()), None)

@@ -32,6 +32,7 @@ class Best:
 
     way: str
     label: str
+    """Of cupy and pybind within noise ``cuda.VARIANT``, with the lines of cupy's."""
     cold_us: Estimate
     share: float | None
     """Of the ceiling that binds the case by its measured ridge: see `Place.share_of`."""
@@ -225,10 +226,11 @@ def _place(op: str, case: CaseComparison, sizes: Mapping[str, CodeSize]) -> Plac
 def _best(way: str, case: CaseComparison, row: Row, sizes: Mapping[str, CodeSize]) -> Best:
     assert row.timing is not None
     assert row.timing.cold_us is not None
-    size = sizes.get(row.label)
+    label, shown = figures.represented(case, row)
+    size = sizes.get(shown.label)
     return Best(
         way,
-        row.label,
+        label,
         replace(row.timing.cold_us, samples=()),
         figures.share(case, row),
         crossover.bound(case, row),

@@ -63,15 +63,15 @@ def figure(chart: Map) -> Any:
     for panel in panels[len(ops) :]:
         panel.set_visible(False)
     for panel in panels[max(0, len(ops) - columns) : len(ops)]:
-        panel.set_xlabel("effort: tokens to write (logarithmic)")
+        panel.set_xlabel("effort: tokens to read (logarithmic)")
     for panel in panels[: len(ops) : columns]:
         panel.set_ylabel("speed: share of the ceiling")
     drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
     some = "; (2/3): of 2 of these 3" * any(point.cases < point.of for point in chart.points)
     drawn.suptitle(
         f"What effort buys, as recorded on {chart.device}, {' to '.join(chart.dates)}\n"
-        "effort: own code and the op's helpers; speed: the median of the cases in which launching does not "
-        f"bind{some}" + "\n* its source has changed since" * bool(chart.changed)
+        "effort: all the project's code that a call needs; speed: the median of the cases in which launching "
+        f"does not bind{some}" + "\n* its source has changed since" * bool(chart.changed)
     )
     drawn.draw_without_rendering()  # where everything is, is known only then
     for panel, texts in labels:

@@ -14,8 +14,8 @@ _LEGEND = (
     "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "
     "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
     "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; else the "
-    "nearest ('near'). lines / tokens: of code to read, without "
-    "comments. within noise: the 95% interval of the speedup includes 1."
+    "nearest ('near'). lines / tokens: of code to read, without comments; of cuda.X, cupy and pybind "
+    "within noise, those of cupy. within noise: the 95% interval of the speedup includes 1."
 )
 _OPS_LEGEND = (
     "in 8 of 9: of the cases in which both ways were timed and launch overhead does not bind, those on which "

@@ -336,9 +336,9 @@ _MEANINGS = {
     "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else as "
     "recorded with the time or, where the screen says so, from machine code compiled here",
     "smem": "shared memory per block, static and dynamic, of the kernel that takes most",
-    "lines": "code size, without comments and blank lines: the kernels, their launch and the op's "
-    "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X those "
-    "through cupy",
+    "lines": "code size, without comments and blank lines: all the project's code that a call needs, in "
+    "whichever file; --details splits it, and Triton's (tl.sum) is the compiler's; of cuda.X those through "
+    "cupy",
     "cuda.X": "cupy.X and pybind.X: the same kernel through cupy and through pybind11, one row while "
     "within noise (cupy's figures)",
     "launch overhead": "host time until the call returns, of the row above: median of 200 calls back to "

@@ -287,7 +287,7 @@ class CudaFile(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         file = Path(str(module.__file__))
-        for launch in launches(file, file.read_text(errors="replace"), self._op):
+        for launch in launches(file, file.read_text("utf-8-sig", "replace"), self._op):
             op = registry.get_op(launch.op)
             launch.check(op)
             launch.declared.register(partial(launch.run, op))

@@ -162,7 +162,7 @@ def _read(path: str, compared: str, *, handed_in: bool = False) -> _UserFile:
         raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
     ops: tuple[str, ...] = ()
     if file.suffix == ".cu":
-        rows = tuple(_launches(path, file, text.decode(errors="replace"), compared))
+        rows = tuple(_launches(path, file, text.decode("utf-8-sig", "replace"), compared))
     else:
         with _as_usage_error(path), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # running the file shows them

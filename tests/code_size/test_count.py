@@ -234,6 +234,135 @@ FALLBACKS = cuda(
     """,
     "{'large' if x.numel() > 4096 else 'any_size'}",
 ).replace(', "{', ', f"{')
+IN_SCOPES = cuda(
+    """
+    constexpr int N = 1;
+    struct Shape { static constexpr int N = 4; };
+    enum class First { A };
+    enum class Second {
+        A, B
+    };
+    namespace one {
+    __device__ float f(float x) { return x; }
+    }
+    namespace two {
+    __device__ float g(float x) {
+        return x;
+    }
+    __device__ float f(float x) { return g(x + x); }
+    }
+    __device__ float g(float x) { return x; }
+    #if 0
+    __device__ float old(float x) { return x; }
+    __device__ float now(float x) { return x; }
+    #else
+    __device__ float now(float x) { return x + x; }
+    #endif
+    template <typename T>
+    __global__ void my_kernel(T* x, T* y) {
+    #if 0
+        x[1] = old(x[1]);
+    #endif
+        if (y[0] == int(Second::A)) x[Shape::N] = one::f(x[0]) + two::f(now(cg::g(x[1])));
+    }
+    """
+)
+BY_MACRO = cuda(
+    """
+    __device__ float twice(float x) { return x + x; }
+    #define TWICE(name, T) __global__ void name(T* x, T* y) { \\
+        x[0] = twice(y[0]); }
+    TWICE(my_kernel, float)
+    """,
+    "my_kernel",
+)
+IN_NAMESPACE = cuda(
+    """
+    namespace other {
+    __global__ void my_kernel(float* x, float* y) {}
+    }
+    namespace inner {
+    __global__ void my_kernel(float* x, float* y) {
+        x[0] = y[0];
+    }
+    }
+    """,
+    "inner::my_kernel",
+)
+MEMBERS = cuda(
+    """
+    struct Pair {
+        float a;
+        __device__ Pair(float x);
+        __device__ float sum();
+    };
+    __device__ Pair::Pair(float x) : a(x) {}
+    __device__ float Pair::sum() { return a; }
+    __device__ float sum(float x) { return x; }
+    struct Other { float a; };
+    __device__ Pair operator+(Pair a, Pair b) { return a; }
+    __device__ Pair operator -(Pair a, Pair b) { return a; }
+    __device__ Other operator+(Other a, Other b) { return a; }
+    __device__ float2 operator+(float2 a, float2 b) { return a; }
+    template <typename T>
+    __global__ void my_kernel(T* x, T* y) {
+        x[0] = (Pair(y[0]) + Pair(y[1])).sum();
+    }
+    """
+)
+
+
+def with_text(before: str, launch: str) -> str:
+    """A user's file with a CUDA text that is no constant: KERNEL of two lines, HELPER of one."""
+    kernel = "__global__ void my_kernel(float* x, float* y) {\n    x[0] = twice(y[0]); }"
+    helper = "__device__ float twice(float x) { return 2 * x; }\n"
+    text = f"""{HEAD}
+{before}
+@implementation("vector_add", "cupy.mine", level="tiled")
+def mine(x, y):
+    {launch}((1,), (64,), (x.data_ptr(), y.data_ptr()))
+    return x
+"""
+    return text.replace("KERNEL", f'r"""{kernel}"""').replace("HELPER", f'r"""{helper}"""')
+
+
+PASSED = f"""{HEAD}
+@triton.jit
+def twice(x):
+    return x + x
+
+
+@triton.jit
+def apply_kernel(x_ptr, FUNCTION: tl.constexpr):
+    tl.store(x_ptr, FUNCTION(tl.load(x_ptr)))
+
+
+@implementation("vector_add", "triton.mine", level="tiled")
+def mine(x, y):
+    apply_kernel[(1,)](x, twice)
+    return x
+"""
+ADDED_TO = f"""{IMPORT}
+def helper(x):
+    return None
+
+
+def helper(x): "Text."; return x
+
+
+TABLE = [1, 2]
+TABLE[0] = 3
+try:
+    FIRST = TABLE[0]
+except IndexError:
+    FIRST = None
+FIRST += 1
+
+
+{REGISTERED}
+def mine(x, y):
+    return helper(x) * FIRST
+"""
 TRITON = f'''{HEAD}
 @triton.jit
 def twice(x):
@@ -290,6 +419,32 @@ COUNTED = {
     "macros": (MACROS, (6, 3, 5, 0), ()),
     # Helpers: third 3, second, first, for_ints behind the condition; shared: WARP.
     "nested helpers": (NESTED, (8, 3, 6, 1), ()),
+    # Helpers: Shape, Second 3, one::f, two::f, two::g 3, now.
+    "names in scopes": (IN_SCOPES, (6, 3, 10, 0), ()),
+    "a kernel by a macro": (BY_MACRO, (2, 3, 1, 0), ()),
+    "a kernel in a namespace": (IN_NAMESPACE, (3, 3, 0, 0), ()),
+    # Helpers: Pair 5, its two members, and its operator+.
+    "members and operators": (MEMBERS, (4, 3, 8, 0), ()),
+    "a text of two constants": (
+        with_text("A = HELPER\nB = KERNEL\n", 'kernel(A + B, "my_kernel", x.device)'),
+        (2, 3, 1, 0),
+        (),
+    ),
+    "a text in a call": (with_text("", 'kernel(HELPER + KERNEL, "my_kernel", x.device)'), (2, 3, 1, 0), ()),
+    # Helpers: twice, and the function.
+    "a text in a function": (
+        with_text("def text():\n    return HELPER + KERNEL\n", 'kernel(text(), "my_kernel", x.device)'),
+        (2, 3, 3, 0),
+        (),
+    ),
+    "a text for cupy": (
+        with_text("import cupy\nTEXT = KERNEL\n", 'cupy.RawKernel(TEXT, "my_kernel")'),
+        (2, 3, 0, 0),
+        (),
+    ),
+    "a function that a kernel gets": (PASSED, (3, 3, 3, 0), ()),
+    # Helpers: the second helper, two statements of TABLE, three of FIRST.
+    "names that are added to": (ADDED_TO, (0, 2, 6, 0), ()),
     "fallbacks": (FALLBACKS, (1, 3, 0, 0), ("any_size",)),
     # Helpers: twice 3, one 2.
     "triton": (TRITON, (3, 6, 5, 0), ("small_kernel",)),

@@ -15,6 +15,7 @@ from compare import registry
 from compare.code_size import cpp
 from compare.code_size import hashes as hashes_module
 from compare.code_size import sources as sources_module
+from compare.code_size.count import code_size
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import KERNELS, cpp_file, sources
 from compare.model.op import Cost, Implementation, Tolerance
@@ -72,6 +73,32 @@ def test_libraries_beside_an_installed_copy_are_none_of_its_files(
     ours = tmp_path / "torch_impl" / "softmax.py"
     assert dict(sources_module.module_of(user).imported) == {"eager": (ours, "eager")}
     assert not sources_module.module_of(ours).imported
+
+
+@for_each(
+    "helpers, first, lines",
+    [
+        ("from parts.first import blocks\n", "from .second import blocks", 0),
+        ("import parts.first\nblocks = parts.first.blocks\n", "from parts.second import *", 1),
+        ("from parts import blocks\n", "", 0),
+        ("def blocks(x):\n    from parts import second\n    return second.blocks(x)\n", "", 3),
+    ],
+)
+def test_a_package_beside_a_users_file_is_part_of_it(
+    helpers: str, first: str, lines: int, mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    package, impl = tmp_path / "parts", mine["triton.mine"]
+    before = code_size(impl).lines
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("from .second import blocks\n")
+    (package / "first.py").write_text(first)
+    (package / "second.py").write_text((tmp_path / "helpers.py").read_text())
+    (tmp_path / "helpers.py").write_text(helpers)
+    assert code_size(impl).lines == before + lines
+    hashed = source_hash(impl)
+    (package / "second.py").write_text("def blocks(x):\n    return (12,)\n")
+    assert source_hash(impl) != hashed
+    (tmp_path / "helpers.py").write_text("def blocks(x):\n    return (1,)\n")
 
 
 def test_the_hash_covers_an_op_s_inputs_and_cost_and_not_its_tolerance(

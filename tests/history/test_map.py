@@ -47,7 +47,7 @@ def test_a_place_has_the_best_of_each_way_and_the_margin_of_the_first() -> None:
     run = one(APART)
     (place,) = charted(run).places
     assert [best.way for best in place.ways] == ["cuda", "torch", "triton"]
-    assert place.ways[0].label in ("cupy.onepass", "pybind.onepass")
+    assert place.ways[0].label == "cuda.onepass", "cupy and pybind within noise, as the screens name them"
     assert [best.label for best in place.ways[1:]] == ["torch.compile", "triton.onepass"]
     assert place.leaders == ("cuda",)
     assert place.differs
@@ -58,7 +58,7 @@ def test_a_place_has_the_best_of_each_way_and_the_margin_of_the_first() -> None:
     first = place.ways[0]
     assert first.share == pytest.approx(8 * made_up.ELEMENTS / first.cold_us.median / 1e3 / 2990)
     assert first.bound.limit == "bandwidth"
-    size = run.code_sizes[first.label]
+    size = run.code_sizes["cupy.onepass"]
     assert (first.lines, first.tokens) == (size.lines, size.tokens)
 
 

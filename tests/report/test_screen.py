@@ -562,6 +562,7 @@ def test_what_each_column_is_can_be_asked_for() -> None:
     for column in columns:
         assert f"\n{column}: " in legend
     assert "--explain" not in legend
+    assert "in whichever file; --details splits it" in " ".join(legend.split()), "shared code counts"
 
 
 @for_each(

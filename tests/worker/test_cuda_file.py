@@ -82,7 +82,7 @@ def written(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("op", "text", "label"),
     [
-        ("vector_add", ADD, "cupy.add"),
+        ("vector_add", "\ufeff" + ADD, "cupy.add"),  # a byte-order mark
         ("softmax", SOFTMAX, "cupy.softmax"),
         ("softmax", SOFTMAX, "cupy.wide"),
         ("reduce_sum", SUM, "cupy.total"),
@@ -154,7 +154,8 @@ def test_without_an_op_the_line_names_it(tmp_path: Path) -> None:
 
 
 def test_its_code_is_the_kernel_s(tmp_path: Path) -> None:
-    user_files.load([str(written(tmp_path / "mine.cu", ADD + "int main() { return 0; }\n"))], "vector_add")
+    text = "\ufeff" + ADD + "int main() { return 0; }\n"
+    user_files.load([str(written(tmp_path / "mine.cu", text))], "vector_add")
     (impl,) = registry.implementations("vector_add", ["cupy.add"])
     size = code_size(impl, Launched((CountedKernel("add", ADD),)))
     assert (size.kernel.lines, size.lines) == (4, 4)

@@ -48,6 +48,7 @@ def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path)
         ("raise SystemExit(0)\n", "Take out what ends Python"),
         ("import no_such_module\n", "shows the whole traceback"),
         ("import beside_it\n", "put what it needs of beside_it.py into it"),
+        ("import package_beside.part\n", "put what it needs of package_beside into it"),
         (
             f"{decorator('other')}\ndef other(x, y): pass\n"
             "import compare.registry\ndel compare.registry._implementations['vector_add']['triton.right']\n",
@@ -62,6 +63,7 @@ def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path)
 )
 def test_what_a_file_raises_is_an_error_of_its_rows(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "beside_it.py").write_text("")
+    (tmp_path / "package_beside").mkdir(exist_ok=True)
     row = rows_of(compared(tmp_path / "mine.py", text, "triton.right", resources=False))["triton.right"]
     assert row.status == "failed"
     assert says in row.reason, row.reason

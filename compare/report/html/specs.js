@@ -203,7 +203,7 @@ const SPECS = (() => {
 
   // Speed over the tokens that it takes, with the Pareto front.
   function effort() {
-    const x = log("tokens", "tokens of own code and the op's helpers", { format: "," }, { padding: 60 });
+    const x = log("tokens", "tokens of all the project's code that a call needs", { format: "," }, { padding: 60 });
     const y = number(
       "share",
       "share of ceiling",
