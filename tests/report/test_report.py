@@ -125,6 +125,8 @@ def test_samples_of_two_runs_are_no_pairs() -> None:
         assert figures.differs(triton, behind) is within
         assert figures.differs(triton, replace(behind, recorded=elsewhere)) is across
     assert value.low < value.median < value.high
+    far = replace(figures.row_of(case, "torch.naive"), recorded=elsewhere)
+    assert re.fullmatch(r"4\.\d\d \(\d\.\d\d-4\.\d\d\)", tables.lead(triton, far))
 
 
 @pytest.mark.parametrize("kept", [False, True])
