@@ -257,11 +257,11 @@ def test_registers_compiled_here_are_said_to_be(monkeypatch: pytest.MonkeyPatch)
         for row in made_up.rows()
     ]
     case = made_up.case(made=tuple(rows))
-    monkeypatch.setattr(archive, "find", lambda *_: {**kept, "triton.onepass": bare["triton.onepass"]})
+    monkeypatch.setattr(archive, "find", lambda *_, **__: {**kept, "triton.onepass": bare["triton.onepass"]})
     some = screen(case, environment=made_up.LAPTOP)
     assert line_of(some, "triton.onepass")[5] == "90"
     assert "\n   regs, smem compiled here, not recorded: triton.onepass\n" in some
-    monkeypatch.setattr(archive, "find", lambda *_: bare)
+    monkeypatch.setattr(archive, "find", lambda *_, **__: bare)
     every = screen(case, environment=made_up.LAPTOP)
     assert "\nregs, smem compiled here for sm_90\n" in every
     assert f"\nµs recorded on {made_up.H100.device}" in every
