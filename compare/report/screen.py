@@ -214,9 +214,7 @@ def _size(nbytes: int | None) -> str:
 # --------------------------------------------------------------------------- a sweep
 
 
-def _sweep(
-    cases: Sequence[CaseComparison], untimed: int, baseline: str, view: View, width: int
-) -> list[str]:
+def _sweep(cases: Sequence[CaseComparison], untimed: int, baseline: str, view: View, width: int) -> list[str]:
     """One line a case: the best of each way against the baseline; and how often each way is the fastest."""
     standings = [standing(0, case) for case in cases]
     last = min(len(cases), _SWEPT) - 1

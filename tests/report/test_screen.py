@@ -502,7 +502,10 @@ def test_a_sweep_of_shapes_names_each_way_s_best_on_every_case_and_ends_with_geo
     assert float(means[1]) == pytest.approx(1.21 / 2, abs=0.005)
     unlike = {label: times for label, times in made_up.APART.items() if not label.startswith("triton")}
     row = replace(made_up.rows()[0], agreement=None, timing=None)
-    cases += [made_up.case("M=12,N=4096,fp32", made_up.rows(unlike)), made_up.case("M=13,N=4096,fp32", (row,))]
+    cases += [
+        made_up.case("M=12,N=4096,fp32", made_up.rows(unlike)),
+        made_up.case("M=13,N=4096,fp32", (row,)),
+    ]
     text = " ".join(screen(*cases, view=View(shapes=True), width=110).split())
     assert f"triton {means[1]}x over 12, cuda 1.5" in text
     assert "Without a time: 1 of 14 cases." in text
