@@ -573,6 +573,17 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
     assert rows["triton.wrong"].timing is None
 
 
+def test_all_cases_of_a_run_have_the_times_of_one_device(op: Op, tmp_path: Path) -> None:
+    other, rows = case("fp32", N=77), made_up.rows({"torch.eager": ("vendor", 50.0)})
+    for device, year, each in (("NVIDIA L4", 2026, SMALL), ("NVIDIA T4", 2025, other)):
+        there = replace(made_up.H100, device=device)
+        run = made_up.comparison(made_up.case(str(each), rows), environment=there, op="adding")
+        archive.record(replace(run, created=f"{year}-12-01T00:00:00+00:00"), tmp_path)
+    for asked, timed in ((SMALL, other), [True, False]), ((other,), [True]):
+        cases = {each.case: each.rows for each in compared(op, tmp_path, *asked).cases}
+        assert [cases[str(each)][0].timing is not None for each in asked] == timed
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("name", case_sets.every(7))
 def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.device) -> None:

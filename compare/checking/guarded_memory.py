@@ -210,6 +210,10 @@ def poisoned(size: int, device: torch.device, poison: int = POISON) -> torch.Ten
     return torch.full((math.ceil(size / 2),), poison, dtype=torch.int16, device=device)
 
 
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By bytes of an element: the dtype that views any tensor's bits, whatever its strides."""
+
+
 def untouched(tensor: torch.Tensor, again: torch.Tensor | None = None) -> torch.Tensor:
     """Which elements still hold poison, bit for bit.
 
@@ -220,9 +224,8 @@ def untouched(tensor: torch.Tensor, again: torch.Tensor | None = None) -> torch.
             share no byte.  Either byte of a poison counts: a copy may begin at another one.
     """
     if tensor.itemsize > 1:
-        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
         pattern = int.from_bytes(POISON.to_bytes(2, "little") * (tensor.itemsize // 2), "little")
-        return tensor.view(bits) == pattern
+        return tensor.view(BITS[tensor.itemsize]) == pattern
     held = torch.full(tensor.shape, again is not None, device=tensor.device)
     for output, poison in ((tensor, POISON), (again, SECOND_POISON)):
         if output is not None:

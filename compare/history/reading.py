@@ -36,11 +36,12 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 def recorded_here(
     device: Callable[[], str | None], ops: Sequence[str] = (), root: Path = archive.RESULTS
 ) -> list[Path]:
-    """The files of this machine's GPU in ``results/``, else of the device with the most ops on record.
+    """The files of this machine's GPU in ``results/``, else of the device with the most of the ops on record,
+    of several that recorded last.
 
     Args:
         device: gives the GPU's name, or None without a GPU; called where there are records of several.
-        ops: those that matter, of several devices with them as recorded last; none: all.
+        ops: those that matter; none: all.
 
     Raises:
         UsageError: nothing is recorded.
@@ -54,9 +55,9 @@ def recorded_here(
     if name and archive.device_slug(name) in folders:
         return folders[archive.device_slug(name)]
 
-    def rank(files: list[Path]) -> tuple[int, str, int]:
-        named = [file for file in files if file.stem in ops]
-        return len(named), max((run.created for run in read(named)), default=""), len(files)
+    def rank(files: list[Path]) -> tuple[int, str]:
+        named = [file for file in files if not ops or file.stem in ops]
+        return len(named), max((run.created for run in read(named)), default="")
 
     return max(folders.values(), key=rank)
 

@@ -267,23 +267,25 @@ def runs_of(op: str, root: Path = RESULTS) -> list[Comparison]:
     return sorted(runs, key=lambda run: run.created, reverse=True)
 
 
-def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
-    """The recorded rows of one case by label, from one device: `device_of`."""
+def find(op: str, case: str, root: Path = RESULTS, device: str = "") -> dict[str, Recorded]:
+    """The recorded rows of one case by label, from one device: by default `device_of`'s."""
     runs = [filtered(run, lambda name, row: name == case) for run in runs_of(op, root)]
-    device = device_of(runs, case)
+    device = device or device_of(runs, case)
     rows = newest(run for run in runs if run.environment.device == device)
     return {label: recorded for (_, _, label), recorded in rows.items()}
 
 
-def device_of(runs: Sequence[Comparison], case: str) -> str:
+def device_of(runs: Sequence[Comparison], *cases: str) -> str:
     """The device with the most rows of a case, of several the one recorded last; empty: there is no run.
 
     A few rows, recorded alone on another device, do not hide the rest.
 
     Args:
         runs: of one op, the newest first.
-        case: where no run has it, the device recorded last.
+        cases: the first that a run has counts; where none has, it is the device recorded last.
     """
+    known = {each.case for run in runs for each in run.cases}
+    case = next((case for case in cases if case in known), "")
     labels: dict[str, set[str]] = {run.environment.device: set() for run in runs}
     for run in runs:
         rows = (row for each in run.cases if each.case == case for row in each.rows)

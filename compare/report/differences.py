@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import get_args
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
@@ -13,6 +12,7 @@ from compare.report import csv_file, markdown
 from compare.report.layout import page
 from compare.report.sparkline import GAP, sparkline
 from compare.report.tables import NOTHING, Block, Table, median, table, times
+from compare.timing.statistics import ENOUGH
 
 _TREND = (
     f" trend: the median in every file, from the row's shortest to its longest; {GAP}: not correct or not "
@@ -109,8 +109,8 @@ def _trend(change: Change) -> str:
 def _speedup(change: Change) -> str:
     if not (change.ratio and change.old_us and change.new_us):
         return NOTHING
-    fewer = min(change.old_us.samples, change.new_us.samples, key=len)
-    return times(replace(change.ratio, samples=fewer))
+    fewest = min(len(change.old_us.samples), len(change.new_us.samples))
+    return times(change.ratio, fewest if fewest < ENOUGH else 0)
 
 
 def _machines(diff: Diff) -> str:

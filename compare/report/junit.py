@@ -122,5 +122,5 @@ def _time(line: Line, case: CaseComparison) -> str:
     where = f", recorded on {line.row.recorded}" if line.row.recorded else ""
     text = f"GPU time, cold: {number(line.us, 4)} us{where}"
     if line.speedup and not line.reference:
-        text += f"; speedup {times(line.speedup)} vs {figures.baseline_of(case)}"
+        text += f"; speedup {times(line.speedup, line.few)} vs {figures.baseline_of(case)}"
     return text

@@ -264,8 +264,8 @@ def _arch_of(comparison: Comparison, case: CaseComparison) -> tuple[str, dict[st
     recorded: dict[str, Recorded] = {}
     if comparison.environment.device_type == "cuda":
         arch = comparison.environment.arch or ""
-    elif any(row.recorded for row in case.rows):
-        recorded = archive.find(comparison.op, case.case)
+    elif device := next((row.recorded.device for row in case.rows if row.recorded), ""):
+        recorded = archive.find(comparison.op, case.case, device=device)
         arch = next((each.run.environment.arch or "" for each in recorded.values()), "")
     else:
         archs = {kernel.arch.rstrip("af") for row in case.rows for kernel in row.resources}

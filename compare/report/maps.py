@@ -258,9 +258,8 @@ def _share(place: Place) -> str:
 def _lead(place: Place) -> str:
     if place.lead is None:
         return NOTHING
-    if place.rounds:
-        return f"{place.lead.median:.2f} (n={place.rounds})"
-    return (times(place.lead) if place.differs else SAME) + (" ~" if place.across else "")
+    shown = times(place.lead, place.rounds or 0) if place.differs or place.rounds else SAME
+    return shown + (" ~" if place.across else "")
 
 
 def _binds(best: Best) -> str:

@@ -58,7 +58,8 @@ def render(comparison: Comparison, width: int, view: View) -> str:
     head += [_facts("", facts, width) for facts in summary.machine(comparison, shown) if facts]
     blocks = ["\n".join(head), "\n".join(_verdict(comparison, view, width))]
     if swept and main:
-        blocks.append("\n".join(_sweep(timed, figures.baseline_of(main), view, room)))
+        untimed = sum(not any(row.agreement or row.timing for row in case.rows) for case in comparison.cases)
+        blocks.append("\n".join(_sweep(timed, untimed, figures.baseline_of(main), view, room)))
     many = len(shown) > 1 or swept
     for case, _ in shown:
         table = [] if swept else _table(comparison, case, view, room, titled=many)
@@ -213,7 +214,7 @@ def _size(nbytes: int | None) -> str:
 # --------------------------------------------------------------------------- a sweep
 
 
-def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: int) -> list[str]:
+def _sweep(cases: Sequence[CaseComparison], untimed: int, baseline: str, view: View, width: int) -> list[str]:
     """One line a case: the best of each way against the baseline; and how often each way is the fastest."""
     standings = [standing(0, case) for case in cases]
     last = min(len(cases), _SWEPT) - 1
@@ -225,8 +226,14 @@ def _sweep(cases: Sequence[CaseComparison], baseline: str, view: View, width: in
     text = f"   Speedup vs {baseline}. Fastest over {len(cases)} cases: {counts}; {noise}."
     if view.shapes:
         ratios = {way: [ratio.median for each in standings if (ratio := _of_way(each, way))] for way in WAYS}
-        means = (f"{way} {geometric_mean(each):.3f}x" for way, each in ratios.items() if each)
+        means = (
+            f"{way} {geometric_mean(each):.3f}x{f' over {len(each)}' * (len(each) < len(cases))}"
+            for way, each in ratios.items()
+            if each
+        )
         text += f" Geometric means: {', '.join(means)}."
+    if untimed:
+        text += f" Without a time: {untimed} of {len(cases) + untimed} cases."
     return [
         *(f" {line}" for line in _sweep_table(shown, baseline, width, variants=view.shapes)),
         paragraph(text, min(width, WIDEST)),

@@ -115,7 +115,7 @@ def _lead(row: Row | None, other: Row | None) -> str | None:
         return None
     if not figures.differs(row, other):
         return ""
-    return _NEAR if figures.near(ratio.median) else speedup(ratio)
+    return _NEAR if figures.near(ratio.median) else speedup(ratio, figures.few(row, other))
 
 
 def _ahead_of(lead: str, label: str) -> str:

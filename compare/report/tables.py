@@ -138,20 +138,19 @@ def spread(value: Estimate | None) -> str:
     return f"{median(value)} ±{margin:.{places}f}"
 
 
-def times(value: Estimate | None) -> str:
-    """``1.25 (1.24-1.26)``: a ratio and its interval; ``1.25 (n=2)`` has none."""
-    return NOTHING if value is None else f"{value.median:.2f} ({_interval(value, 2)})"
+def times(value: Estimate | None, few: int = 0) -> str:
+    """``1.25 (1.24-1.26)``: a ratio and its interval; ``1.25 (n=2)`` of ``few`` rounds has none."""
+    return NOTHING if value is None else f"{value.median:.2f} ({_interval(value, 2, few)})"
 
 
-def speedup(value: Estimate) -> str:
-    """``1.25x (1.24-1.26)``, with a third decimal where it is near 1; ``1.25x (n=2)`` has no interval."""
+def speedup(value: Estimate, few: int = 0) -> str:
+    """`times` as ``1.25x (1.24-1.26)``, with a third decimal where it is near 1."""
     digits = 3 if 1 / 1.1 < value.median < 1.1 else 2
-    return f"{value.median:.{digits}f}x ({_interval(value, digits)})"
+    return f"{value.median:.{digits}f}x ({_interval(value, digits, few)})"
 
 
-def _interval(value: Estimate, digits: int) -> str:
-    few = len(value.samples) < ENOUGH
-    return f"n={len(value.samples)}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
+def _interval(value: Estimate, digits: int, few: int) -> str:
+    return f"n={few}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
 
 
 SAME = "within noise"
@@ -159,9 +158,8 @@ SAME = "within noise"
 
 def lead(row: Row, other: Row) -> str:
     """`times`, or `SAME` where that would claim a difference that is none."""
-    ratio = figures.ratio(row, other)
-    claims = ratio is None or figures.few(row, other) or figures.differs(row, other)
-    return times(ratio) if claims else SAME
+    ratio, few = figures.ratio(row, other), figures.few(row, other)
+    return times(ratio, few) if ratio is None or few or figures.differs(row, other) else SAME
 
 
 def percent(share: float | None) -> str:
@@ -308,7 +306,7 @@ def _against(line: Line) -> str:
         return "1"
     if line.terms:
         return "unequal terms"
-    return SAME if line.same else times(line.speedup)
+    return SAME if line.same else times(line.speedup, line.few)
 
 
 def side_by_side(case: CaseComparison) -> Table | None:

@@ -83,9 +83,14 @@ def time_case(context: Context, result: CaseResult, buffers: CaseBuffers) -> Non
 
 
 def use_recorded_times(context: Context, result: CaseResult, results: Path) -> None:
-    """Give the rows that are not wrong here their recorded times, and the case that run's ceilings."""
+    """Give the rows that are not wrong here their recorded times, and the case that run's ceilings.
+
+    All cases have those of one device: a sweep stands in one table.
+    """
     context.meter.say("reading recorded times")
-    for label, recorded in archive.find(context.op.name, str(result.case), results).items():
+    op, cases = context.op.name, context.options.cases or (context.op.cases.default,)
+    device = archive.device_of(archive.runs_of(op, results), *map(str, cases))
+    for label, recorded in archive.find(op, str(result.case), results, device).items():
         entry = result.entries.get(label)
         if entry is None or entry.row.status in (*WRONG, "failed") or recorded.row.timing is None:
             continue

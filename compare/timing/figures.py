@@ -260,9 +260,13 @@ def unequal_terms(case: CaseComparison, baseline: str) -> list[Row]:
 
 
 def baseline_of(case: CaseComparison) -> str:
-    """The label that most ratios are taken against."""
-    against = [pair.against for row in case.rows if row.timing for pair in row.timing.ratios]
-    return max(set(against), key=lambda label: (against.count(label), label), default="torch.eager")
+    """The label of the row that most ratios are taken against.
+
+    A recorded CUDA row also has a ratio against Triton's, which may not be among the rows shown.
+    """
+    labels, timed = {row.label for row in case.rows}, [row.timing for row in case.rows if row.timing]
+    against = [pair.against for timing in timed for pair in timing.ratios if pair.against in labels]
+    return max(dict.fromkeys(against), key=against.count, default="torch.eager")
 
 
 def same_variant(case: CaseComparison) -> dict[str, dict[str, Row]]:

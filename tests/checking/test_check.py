@@ -12,7 +12,7 @@ from compare.checking.probes import Probe, Probes, with_one_element_changed
 from compare.checking.reference import expected_outputs
 from compare.checking.stage import threads_for
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.model.op import Invariant
+from compare.model.op import Case, Invariant
 from compare.model.result import (
     CONDUCT,
     HARD_INPUTS,
@@ -80,6 +80,12 @@ def test_two_runs_on_equal_inputs_differ_within_the_tolerance_only(device: torch
     assert reason(1.0).endswith(
         "repeatable: seed 0: 0 and 1 elements are wrong in two runs on equal inputs: a race?"
     )
+
+
+def test_an_output_of_one_element_may_have_any_stride(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    one = Case.parse("N=1,fp32,sliced", op)
+    assert checked(op, one, device, lambda x, y: torch.empty_like(x).copy_(x + y), seeds=(0,)).passed
 
 
 def test_no_cache_of_a_part_survives_a_changed_element() -> None:

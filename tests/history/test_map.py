@@ -414,6 +414,7 @@ def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -
     newer = root / "nvidia-t4" / "softmax.json"
     newer.write_text(newer.read_text().replace("2026-11-", "2026-12-"))
     assert newer in reading.recorded_here(lambda: None, ["softmax"], root)
+    assert newer in reading.recorded_here(lambda: None, root=root)
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
         reading.recorded_here(lambda: None, root=root / "nvidia-t4")
 

@@ -125,6 +125,18 @@ def test_samples_of_two_runs_are_no_pairs() -> None:
         assert figures.differs(triton, behind) is within
         assert figures.differs(triton, replace(behind, recorded=elsewhere)) is across
     assert value.low < value.median < value.high
+    far = replace(figures.row_of(case, "torch.naive"), recorded=elsewhere)
+    assert re.fullmatch(r"4\.\d\d \(\d\.\d\d-4\.\d\d\)", tables.lead(triton, far))
+
+
+def test_the_baseline_is_a_row_though_a_ratio_is_against_one_left_out() -> None:
+    """As of a record from which ``--only cupy.onepass`` takes a row, with its ratio against Triton's."""
+    case = made_up.case(made=tuple(row for row in made_up.rows() if row.label in THREE[::2]))
+    timing = figures.row_of(case, "cupy.onepass").timing
+    ratios = (*timing.ratios, Ratio("triton.onepass", estimate([1.0] * 20)))
+    case = made_up.with_row(case, "cupy.onepass", timing=replace(timing, ratios=ratios))
+    assert figures.baseline_of(case) == "torch.eager"
+    assert "1.54 (" in line_of(screen(case), "cupy.onepass ")
 
 
 @pytest.mark.parametrize("kept", [False, True])

@@ -257,11 +257,11 @@ def test_registers_compiled_here_are_said_to_be(monkeypatch: pytest.MonkeyPatch)
         for row in made_up.rows()
     ]
     case = made_up.case(made=tuple(rows))
-    monkeypatch.setattr(archive, "find", lambda *_: {**kept, "triton.onepass": bare["triton.onepass"]})
+    monkeypatch.setattr(archive, "find", lambda *_, **__: {**kept, "triton.onepass": bare["triton.onepass"]})
     some = screen(case, environment=made_up.LAPTOP)
     assert line_of(some, "triton.onepass")[5] == "90"
     assert "\n   regs, smem compiled here, not recorded: triton.onepass\n" in some
-    monkeypatch.setattr(archive, "find", lambda *_: bare)
+    monkeypatch.setattr(archive, "find", lambda *_, **__: bare)
     every = screen(case, environment=made_up.LAPTOP)
     assert "\nregs, smem compiled here for sm_90\n" in every
     assert f"\nµs recorded on {made_up.H100.device}" in every
@@ -513,6 +513,15 @@ def test_a_sweep_of_shapes_names_each_way_s_best_on_every_case_and_ends_with_geo
     )
     assert means
     assert float(means[1]) == pytest.approx(1.21 / 2, abs=0.005)
+    unlike = {label: times for label, times in made_up.APART.items() if not label.startswith("triton")}
+    row = replace(made_up.rows()[0], agreement=None, timing=None)
+    cases += [
+        made_up.case("M=12,N=4096,fp32", made_up.rows(unlike)),
+        made_up.case("M=13,N=4096,fp32", (row,)),
+    ]
+    text = " ".join(screen(*cases, view=View(shapes=True), width=110).split())
+    assert f"triton {means[1]}x over 12, cuda 1.5" in text
+    assert "Without a time: 1 of 14 cases." in text
 
 
 @pytest.mark.parametrize("op", registry.op_names())
