@@ -32,17 +32,22 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-MOST_INT32 = (1 << 31) - 1
+MOST_COUNT = (1 << 31) - (1 << 16) - 1
+"""So that the last step of a loop in a kernel, below 2^16, does not pass 2^31 - 1."""
+
+
+def check_counts(*values: int) -> None:
+    """
+    Raises:
+        NotImplementedError: a kernel that counts to a value in 32 bits may overflow.
+    """
+    for value in values:
+        if value > MOST_COUNT:
+            raise NotImplementedError(f"a count of {value}: the kernel has 32 bits, at most {MOST_COUNT}")
 
 
 def int32(*values: int) -> tuple[np.int32, ...]:
-    """
-    Raises:
-        NotImplementedError: a value takes more bits.
-    """
-    for value in values:
-        if value > MOST_INT32:
-            raise NotImplementedError(f"a count of {value}: the kernel has 32 bits, at most {MOST_INT32}")
+    check_counts(*values)
     return tuple(map(np.int32, values))
 
 

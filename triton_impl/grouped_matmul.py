@@ -135,6 +135,8 @@ def checked(
     check_grouped_product("grouped_matmul", a, b, offsets)
     (M, K), (G, _, N) = a.shape, b.shape
     check_counts(M=M, N=N, K=K, G=G)
+    if N >= 1 << 31:
+        raise NotImplementedError(f"N={N}: tiles are counted in 32 bits")
     return M, N, K, G, a.new_empty((M, N))
 
 

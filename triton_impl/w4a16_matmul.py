@@ -23,6 +23,7 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl import shared_rows
 from triton_impl.counts import MOST_PROGRAMS, cdiv, check_counts
+from triton_impl.tma import check_coordinates
 
 OP = "w4a16_matmul"
 GROUP = tl.constexpr(128)
@@ -427,6 +428,7 @@ def transposed(
 ) -> torch.Tensor:
     """Weights as the left operand, in registers; about PROGRAMS programs per multiprocessor."""
     M, N, K, y = checked(a, packed, scales, zeros)
+    check_coordinates(M=M, K=K)
     if y.numel() == 0 or K == 0:
         return y
     pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared

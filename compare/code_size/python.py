@@ -117,12 +117,10 @@ def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
 
 def _piece(path: Path, module: Module, node: ast.stmt, texts: Iterable[ast.expr] = ()) -> CodePiece:
     """The code of a definition, without docstrings, registration and these texts."""
-    dropped: set[int] = set()
+    dropped = set(module.docstrings)
     for inner in ast.walk(node):
         if isinstance(inner, _Function):
             out = [d for d in inner.decorator_list if _decorator_name(d) in _REGISTRATIONS]
-            if inner.body[0].lineno in module.docstrings:
-                out.append(inner.body[0])  # type: ignore[arg-type]
             dropped.update(line for part in out for line in range(part.lineno, _last_line(part) + 1))
     lines = dict(enumerate(module.lines[_first_line(node) - 1 : _last_line(node)], _first_line(node)))
     for text in sorted(texts, key=lambda text: (text.lineno, text.col_offset), reverse=True):

@@ -9,7 +9,7 @@ import numpy as np
 
 from compare.arguments import check_heads
 from cuda_impl.buffers import Tensor, empty
-from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, check_counts, int32, int64, variant
 from cuda_impl.layouts import VECS, contiguous_rows, vector
 
 
@@ -65,6 +65,7 @@ def token(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, HEADS: int = 4) -> 
     inputs, out = checked(q, k, cos, sin)
     if out.numel() == 0:
         return Plan(out)
+    check_counts(q.shape[2], k.shape[2])
     B, S, _, D = out.shape
     THREADS, VEC = 128, vec(inputs)
     vectors = ceil_div(D // 2, VEC)
