@@ -96,7 +96,7 @@ def test_two_workers_of_one_gpu_are_one(tmp_path: Path) -> None:
 
 def test_no_worker_for_too_long_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compare.cluster.sweep._SAY_S", 0.2)
-    swept = Swept(tmp_path, ["op-1"], sources="of yesterday", patience_s=1.0)
+    swept = Swept(tmp_path, ["op-1"], sources="of yesterday", patience_s=2.5)
     with local("GPU-a") as client:
         swept.run(client)
     assert swept.results == []

@@ -110,7 +110,12 @@ def test_what_is_recorded_is_left_out_by_resume_while_the_record_holds_it(
     assert not results.is_recorded("matmul", DEVICE)
     arguments, _ = parsed("all", "--record", "--results", str(tmp_path / "results"))
     assert not Results(arguments, ["--sweep", "--seed=7"]).is_recorded("softmax", DEVICE)
-    archive.path_of(DEVICE, "softmax", tmp_path / "results").unlink()
+    file = archive.path_of(DEVICE, "softmax", tmp_path / "results")
+    whole = file.read_bytes()
+    for damaged in (whole[:3000], whole + b"\xff"):
+        file.write_bytes(damaged)
+        assert not results.is_recorded("softmax", DEVICE)
+    file.unlink()
     assert not results.is_recorded("softmax", DEVICE)
 
 
