@@ -23,7 +23,7 @@ else:
 
 import dask
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster
-from distributed.comm import connect
+from distributed.comm.core import connect
 
 from compare.cluster.workers import RESOURCE
 from compare.command_line import installed
