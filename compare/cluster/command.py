@@ -86,7 +86,12 @@ class Results:
         """Whether a sweep with these options and sources has recorded this, and the record still holds it."""
         kept = result_cache.read(_KIND, self._key(op, device))
         path = archive.path_of(device, op, self._root)
-        return bool(kept) and kept[0] == str(path) and path.exists() and kept[1] in path.read_text()
+        if not kept or kept[0] != str(path) or not path.exists():
+            return False
+        try:
+            return any(run.created == kept[1] for run in archive.read(path))
+        except UsageError:  # damaged: the next run of it says so, and is not lost
+            return False
 
     def finish(self) -> list[str]:
         """Record what could not be recorded, at last in a temporary folder; the errors."""

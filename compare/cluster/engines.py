@@ -5,11 +5,13 @@ All of it is Dask's work.  A worker has one thread, and so one task at a time.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -20,19 +22,25 @@ else:
     import tomli as tomllib
 
 import dask
-from dask_jobqueue.core import Job, JobQueueCluster
-from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster
+from distributed.comm.core import connect
 
 from compare.cluster.workers import RESOURCE
 from compare.command_line import installed
 from compare.model.op import UsageError
 from compare.records.reading import read_text
 
+_interrupt = signal.getsignal(signal.SIGINT)
+from dask_jobqueue.core import Job, JobQueueCluster  # noqa: E402 - it replaces the handler, and so
+from dask_jobqueue.slurm import SLURMCluster, SLURMJob  # noqa: E402 - Ctrl-C would end with status 0
+
+signal.signal(signal.SIGINT, _interrupt)
+
 SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeouts.connect": "10s"}
 """Of Dask: what a worker had that died is reported at once, and sent elsewhere by `Sweep`."""
 _FIXED = {"cores": 1, "processes": 1, "security": True, "worker_extra_args": ["--resources", "GPU=1"]}
 """Of Slurm's jobs: one worker with one thread and one GPU, and encrypted connections."""
+_ANSWER_S = 15.0
 _DAY_S = 86400.0
 _QUIET_END = """
 import signal, sys
@@ -68,15 +76,27 @@ def connected(where: str) -> Iterator[tuple[Client, float]]:
             raise UsageError(
                 f"--cluster {where}: write local, a scheduler's address as tcp://HOST:PORT, or a slurm.toml"
             )
-        with cluster, _client(cluster) as client:
+        with cluster, Client(cluster) as client:
             yield client, patience_s
 
 
-def _client(where: Any) -> Client:
+def _client(where: str) -> Client:
     try:
+        asyncio.run(_call_at(where))
         return Client(where)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UsageError(f"--cluster {where}: no scheduler answers there: {error}") from None
+    except Exception as error:  # by scheme of the address, each of its own kind
+        silent = isinstance(error, asyncio.TimeoutError) and not str(error)
+        why = "what listens is silent, as the port of a dashboard is" if silent else error
+        raise UsageError(
+            f"--cluster {where}: no scheduler answers there: {why}. A scheduler prints its address when it "
+            "starts; docs/many-gpus.md shows how to start one"
+        ) from None
+
+
+async def _call_at(where: str) -> None:
+    """Connect, and no more: `Client` waits for ever for the first word of what is no scheduler."""
+    arguments = Security().get_connection_args("client")
+    await (await asyncio.wait_for(connect(where, **arguments), _ANSWER_S)).close()
 
 
 def _check_scheduler(client: Client, where: str) -> None:
@@ -146,17 +166,31 @@ def slurm(file: Path) -> Any:
         if not (table["memory"] and any("gpu" in directive for directive in directives)):
             raise ValueError('no GPU is asked for: add job_extra_directives = ["--gres=gpu:1"]')
         cluster = SLURMCluster(**options)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise UsageError(f"--cluster {file}: {why}") from None
+        raise UsageError(f"--cluster {file}: {why}. docs/many-gpus.md has a file to start from") from None
     if shutil.which("sbatch") is None:
         script = cluster.job_script()
         cluster.close()
         raise UsageError(
             f"--cluster {file}: there is no sbatch here. On a node that has it, it gets:\n{script}"
         )
-    cluster.scale(jobs=jobs)
+    for _ in range(jobs):
+        cluster.worker_spec.update(cluster.new_worker_spec())
+    try:
+        cluster.sync(_submitted, cluster)  # `scale` leaves a failed submission to a log
+    except (RuntimeError, ValueError, OSError) as error:
+        with suppress(AssertionError):  # Dask's, of a job that never began; the others are cancelled
+            cluster.close()
+        why = str(error).strip().splitlines()[-1]
+        raise UsageError(
+            f"--cluster {file}: sbatch did not take {jobs} jobs: {why}. Correct [slurm], or lower jobs"
+        ) from None
     return cluster
+
+
+async def _submitted(cluster: Any) -> None:
+    await cluster
 
 
 def _known() -> set[str]:

@@ -25,6 +25,10 @@ RETRIES = 2
 """How often a task that failed is tried again."""
 _LOOK_S = 1.0
 """How often new workers are looked for."""
+_SAY_S = 10.0
+"""Without a worker, before that is said."""
+_LAST_S = 60.0
+"""The most patience where all jobs have ended, which Dask does not submit again."""
 _ALIKE = ("driver", "versions")
 """What workers of one device model must have in common: the records of a device are of one kind."""
 
@@ -102,7 +106,9 @@ class Sweep:
         self.given_up: list[ClusterTask] = []
         """Each with its failures."""
         self._seen_s: dict[str, float] = {}
-        """By device model, when it last had a worker."""
+        """By device model, when it last had a worker;"""
+        self._lonely: set[str] = set()
+        """and those of which it was said that they have none."""
 
     def results(self) -> Iterator[tuple[ClusterTask, Any]]:
         """Every task that is done, once, with its result.
@@ -177,13 +183,24 @@ class Sweep:
         """Give up the tasks of a device model that has had no worker for too long."""
         present = {self._facts[address]["device"] for address in self._workers}
         self._seen_s |= dict.fromkeys(present or {""} - self._seen_s.keys(), now_s)
+        self._lonely -= present
+        jobs = getattr(self.client.cluster, "workers", True)  # of a scheduler elsewhere it is not known
+        patience_s = self.patience_s if jobs else min(self.patience_s, _LAST_S)
         for device, seen_s in self._seen_s.items():
-            if now_s - seen_s <= self.patience_s:
+            if now_s - seen_s <= patience_s:
+                if now_s - seen_s > _SAY_S and device not in self._lonely and self._has_tasks(device):
+                    self._lonely.add(device)
+                    what = f" ({device})" if device else ""
+                    self.say(f"no worker is there{what}: waiting for one; Ctrl-C ends this")
                 continue
             self.given_up += self._waiting.get(device, ())
             self._waiting[device] = deque()
             for future in [future for future, task in self._running.items() if task.device == device]:
                 self.given_up.append(self._running.pop(future))
+
+    def _has_tasks(self, device: str) -> bool:
+        running = (task.device == device for task in self._running.values())
+        return not self._waiting or bool(self._waiting.get(device)) or any(running)
 
     def _submit(self) -> None:
         """As many tasks as workers: one that dies takes no other task with it."""

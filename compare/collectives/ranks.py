@@ -5,9 +5,11 @@ Without GPUs the ranks share files, and check what a CPU runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,6 +67,8 @@ class Rank:
         ranks, nbytes = range(self.layout.ranks), self.layout.nbytes
         if not self.order.on_gpu:
             files = [f"{store}.{r}" for r in ranks]
+            with Path(files[self.rank]).open("ab") as own_file:  # a full disk is an error, and no SIGBUS
+                os.posix_fallocate(own_file.fileno(), 0, nbytes)
             return [torch.from_file(file, shared=True, size=nbytes, dtype=torch.uint8) for file in files]
         own = symmetric_memory.empty(nbytes, dtype=torch.uint8, device=self.device).zero_()
         everyone = dist.group.WORLD

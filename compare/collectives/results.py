@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from compare import registry
 from compare.code_size.hashes import source_hash
+from compare.model.op import UsageError
 from compare.model.result import CodeSize, Environment, Estimate, KernelResources
-from compare.records.archive import RESULTS, device_slug
-from compare.records.encoding import decode, encode, write_whole
+from compare.records.archive import RESULTS, device_slug, update
+from compare.records.encoding import decode, encode
 from compare.records.reading import read_text
 
 
@@ -64,8 +65,18 @@ def path_of(op: str, gpus: int, device: str, root: Path = RESULTS) -> Path:
 
 def recorded(op: str, root: Path = RESULTS) -> list[RankedComparison]:
     """All that is on record of an op of several GPUs."""
-    files = sorted(root.glob(f"{op}-*x-*.json"))
-    return [decode(RankedComparison, json.loads(read_text(file))) for file in files]
+    return [_read(file) for file in sorted(root.glob(f"{op}-*x-*.json"))]
+
+
+def _read(file: Path) -> RankedComparison:
+    """A record; a `UsageError` if it cannot be read."""
+    try:
+        return decode(RankedComparison, json.loads(read_text(file)))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{file} is damaged, or not written by --record of {file.name.partition('-')[0]}: {error}. "
+            "git checkout restores a file of results/"
+        ) from None
 
 
 def changed(comparison: RankedComparison) -> set[str]:
@@ -78,14 +89,17 @@ def changed(comparison: RankedComparison) -> set[str]:
 def record(comparison: RankedComparison, root: Path = RESULTS) -> Path:
     """Write what was measured over what an earlier run measured; rows and cases that it has not stay."""
     path = path_of(comparison.op, comparison.gpus, comparison.environment.device, root)
-    before = decode(RankedComparison, json.loads(read_text(path))).cases if path.exists() else ()
+    return update(path, lambda: _added(comparison, _read(path).cases if path.exists() else ()))
+
+
+def _added(comparison: RankedComparison, before: Sequence[RankedCase]) -> str:
+    """The text of a record to which a run is added."""
     now = {case.case: case for case in comparison.cases}
     kept = [replace(case, rows=merged(case.rows, now[case.case].rows)) for case in before if case.case in now]
     known = {case.case: case for case in (*before, *comparison.cases, *kept)}
     ordered = sorted(known.values(), key=lambda case: (case.case.rpartition(",")[2], case.x_bytes))
     whole = replace(comparison, cases=tuple(ordered))
-    write_whole(path, json.dumps(encode(whole, lean=True), indent=1) + "\n")
-    return path
+    return json.dumps(encode(whole, lean=True), indent=1) + "\n"
 
 
 def merged(before: Iterable[RankedRow], now: Iterable[RankedRow]) -> tuple[RankedRow, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -61,6 +63,10 @@ def compare(
         arch: that kernels are inspected for, ``sm_90``.
         timeout_s: of one step: a check, or the timing of a case.
         say: is told each case.
+
+    Raises:
+        RanksFailed: the ranks ended before they began.
+        KeyboardInterrupt: likewise.
     """
     report = _RanksReport()
     why = ""
@@ -72,6 +78,8 @@ def compare(
         except RanksFailed as error:
             why = str(error)
         except KeyboardInterrupt:
+            if report.environment is None:
+                raise
             why = "interrupted"
     if report.environment is None:
         raise RanksFailed(why or "the ranks told nothing")
@@ -127,8 +135,12 @@ def _work(
     with tempfile.TemporaryDirectory() as folder:
         args = ranks, str(Path(folder, "store")), order, answers.put
         os.environ |= _NO_MULTICAST
+        logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # `RanksFailed` says it
+        # A terminal sends Ctrl-C to all processes; the ranks inherit that they do not get it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         processes = start_processes(work, args, ranks, join=False)
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _listen(answers, processes, order.op, timeout_s, report, say)
         except (ProcessRaisedException, ProcessExitedException) as error:
             last = str(error).strip().splitlines()[-1]

@@ -6,9 +6,9 @@ All ranks do the same in the same order.  What depends on a clock, the first dec
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import parent_process
 from typing import Any
 
 import torch
@@ -38,8 +38,10 @@ def work(rank: int, ranks: int, store: str, order: RankOrder, tell: Tell) -> Non
         order: what to do.
         tell: is called by the first rank.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; `run` ends this one
     end_with_parent()
+    parent = parent_process()
+    if parent and not parent.is_alive():  # it was killed while this process imported PyTorch
+        return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this host
     device = torch.device("cuda", rank) if order.on_gpu else torch.device("cpu")
     if order.on_gpu:

@@ -76,18 +76,19 @@ def _compare(arguments: argparse.Namespace, cases: list[str], count: int, gpus: 
     from compare.report import collectives, terminal
 
     only, root = tuple(arguments.only), arguments.results or archive.RESULTS
+    known = [] if gpus else [one for one in results.recorded(arguments.op, root) if one.gpus == count]
     order = ranks.RankOrder(arguments.op, tuple(cases), only, arguments.budget, arguments.seed, bool(gpus))
     try:
         uuids, arch = [gpu.uuid for gpu in gpus], gpus[0].arch if gpus else "sm_90"
         comparison, why = driver.compare(order, count, uuids, arch, arguments.timeout, outputs.say)
     except driver.RanksFailed as error:
-        raise UsageError(f"{arguments.op}: {error}") from None
+        outputs.say(f"not finished: {error}")
+        return status.INCONCLUSIVE
     writes: list[Callable[[], object]] = []
     if arguments.json:
         writes.append(partial(outputs.write, arguments.json, outputs.as_json(comparison)))
     if arguments.record:
         writes.append(lambda: results.record(comparison, root))
-    known = [] if gpus else [one for one in results.recorded(arguments.op, root) if one.gpus == count]
     shown = partial(collectives.render, comparison, known, every=arguments.every)
     outputs.beside(lambda: terminal.put(shown), writes)
     if why:

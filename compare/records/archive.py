@@ -162,13 +162,30 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     if not new.cases:
         raise UsageError(f"nothing is recorded: no case of {comparison.op} was measured to its end")
     path = path_of(comparison.environment.device, comparison.op, root)
+
+    def text() -> str:
+        older = read(path) if path.exists() else ()
+        return dumps(merge(new, older, _rows_of(comparison)))
+
+    return update(path, text)
+
+
+def update(path: Path, text: Callable[[], str]) -> Path:
+    """Write a record anew, by one process at a time; returns its path.
+
+    Args:
+        path: of the record.
+        text: gives the new text; it may read the file.
+
+    Raises:
+        UsageError: the record cannot be written; or as of ``text``.
+    """
     name = hashlib.sha256(bytes(path.resolve())).hexdigest()[:20]
     shared = os.environ.get("COMPARE_TMPDIR") or tempfile.gettempdir()  # of all runs, and not this one's
     lock = Path(shared) / f"compare-{os.getuid()}-{name}.lock"
     try:
         with FileLock(lock, timeout=_LOCK_S):
-            older = read(path) if path.exists() else ()
-            write_whole(path, dumps(merge(new, older, _rows_of(comparison))))
+            write_whole(path, text())
     except Timeout:
         raise UsageError(
             f"{path} was not written: {lock} has been held for {_LOCK_S:g} s. End the process that records "

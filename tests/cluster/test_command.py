@@ -36,3 +36,17 @@ def test_a_comparison_that_is_killed_is_made_again(killed: str, said: str, tmp_p
     assert out.count("CORRECT  1 of 1 matches fp64") == 1
     (run,) = archive.read(file)
     assert (run.op, run.seed) == ("vector_add", 4242)
+
+
+@pytest.mark.thorough
+def test_ctrl_c_says_what_was_finished() -> None:
+    """A terminal sends it to the workers as well."""
+    words = ("vector_add", "--only", "torch.eager", "--no-resources", "--seed", "4243", "--cluster", "local")
+    line, pipe = [sys.executable, "-m", "compare", *words], subprocess.PIPE
+    with subprocess.Popen(line, cwd=ROOT, stderr=pipe, text=True, start_new_session=True) as client:
+        comparison = called_with("--seed=4243")
+        os.killpg(client.pid, signal.SIGINT)
+        error = client.communicate(timeout=60)[1]
+    assert (client.returncode, "Traceback" in error) == (3, False), error
+    assert "0 of 1 comparisons were finished" in error
+    assert until(lambda: not running(comparison))

@@ -94,12 +94,14 @@ def test_two_workers_of_one_gpu_are_one(tmp_path: Path) -> None:
     assert sum("another worker has the same GPU, GPU-a" in line for line in swept.said) == 1
 
 
-def test_no_worker_for_too_long_ends_the_sweep(tmp_path: Path) -> None:
-    swept = Swept(tmp_path, ["op-1"], sources="of yesterday", patience_s=1.0)
+def test_no_worker_for_too_long_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.cluster.sweep._SAY_S", 0.2)
+    swept = Swept(tmp_path, ["op-1"], sources="of yesterday", patience_s=2.5)
     with local("GPU-a") as client:
         swept.run(client)
     assert swept.results == []
     assert any("have the hash of today, here it is of yesterday" in line for line in swept.said)
+    assert sum("no worker is there: waiting for one" in line for line in swept.said) == 1
 
 
 @contextmanager

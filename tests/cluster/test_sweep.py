@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,7 +110,12 @@ def test_what_is_recorded_is_left_out_by_resume_while_the_record_holds_it(
     assert not results.is_recorded("matmul", DEVICE)
     arguments, _ = parsed("all", "--record", "--results", str(tmp_path / "results"))
     assert not Results(arguments, ["--sweep", "--seed=7"]).is_recorded("softmax", DEVICE)
-    archive.path_of(DEVICE, "softmax", tmp_path / "results").unlink()
+    file = archive.path_of(DEVICE, "softmax", tmp_path / "results")
+    whole = file.read_bytes()
+    for damaged in (whole[:3000], whole + b"\xff"):
+        file.write_bytes(damaged)
+        assert not results.is_recorded("softmax", DEVICE)
+    file.unlink()
     assert not results.is_recorded("softmax", DEVICE)
 
 
@@ -188,6 +195,39 @@ def test_a_wrong_slurm_file_is_named_with_the_reason(
     with pytest.raises(UsageError, match=r"slurm\.toml") as caught:
         engines.slurm(file)
     assert why in str(caught.value)
+
+
+@pytest.mark.thorough
+def test_a_network_interface_that_is_not_there_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "slurm.toml"
+    file.write_text(SLURM.partition("scheduler_options")[0] + 'interface = "ib9"\n')
+    done = command("softmax", "--cluster", str(file), PATH=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (USAGE, 1), done.stderr
+    assert "'ib9' is not a valid network interface" in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_refused_submission_is_named_and_the_others_are_cancelled(tmp_path: Path) -> None:
+    again = "echo sbatch: error: a limit of jobs >&2; exit 1"
+    taken = f"mkdir {tmp_path}/first 2> {tmp_path}/log && echo Submitted batch job 77 && exit"
+    for name, script in (("sbatch", f"{taken}; {again}"), ("scancel", f"echo $* > {tmp_path}/cancelled")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    file = tmp_path / "slurm.toml"
+    file.write_text(f'{SLURM}shared_temp_directory = "{tmp_path}"\n')
+    done = command("softmax", "--cluster", str(file), PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert (done.returncode, done.stderr.count("\n")) == (USAGE, 1), done.stderr
+    assert "sbatch did not take 4 jobs: sbatch: error: a limit of jobs" in done.stderr
+    assert (tmp_path / "cancelled").read_text() == "77\n"
+
+
+def test_what_listens_and_is_no_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        for scheme, why in (("tcp", "what listens is silent"), ("tls", "check your TLS configuration")):
+            with pytest.raises(UsageError, match=why), engines.connected(f"{scheme}://{where}"):
+                pass
 
 
 # --------------------------------------------------------------------------- in a worker

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from compare import cli, registry
 from compare.places import ROOT
 from copies import copy_of_code
+from processes import running, until
 
 CASE = "D=2,N=20013,fp16"
 KERNELS = "cuda_impl/kernels/all_reduce.cuh"
@@ -67,6 +70,41 @@ def test_a_command_for_one_gpu_says_what_takes_it(capsys: pytest.CaptureFixture[
     for words in ("show all_reduce", "pipeline all_reduce", "list all_reduce", "predict all_reduce"):
         assert cli.main(words.split()) == 2
         assert "all_reduce is an op of several GPUs; of all commands only" in capsys.readouterr().err
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The process numbers of a command's ranks, once two import PyTorch."""
+    ranks: list[int] = []
+
+    def found() -> bool:
+        ranks[:] = [
+            int(each)
+            for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            if "libtorch" in Path(f"/proc/{each}/maps").read_text()
+        ]
+        return len(ranks) == 2
+
+    assert until(found)
+    return ranks
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_that_ends_while_ranks_start_ends_them(number: signal.Signals):
+    """They import PyTorch for seconds; a terminal sends SIGINT to them as well."""
+    line = [sys.executable, "-m", "compare", "all_reduce"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, cwd=ROOT, stderr=pipe, text=True, start_new_session=True) as command:
+        ranks = ranks_of(command.pid)
+        command.send_signal(number)
+        if number == signal.SIGINT:
+            for rank in ranks:
+                os.kill(rank, number)
+        assert until(lambda: not any(map(running, ranks)))
+        error = command.communicate()[1]
+    if number == signal.SIGINT:
+        assert (command.returncode, "Traceback" in error) == (3, False), error
+        assert "interrupted before anything was finished" in error
 
 
 @pytest.fixture

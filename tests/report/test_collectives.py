@@ -11,9 +11,11 @@ from compare import registry
 from compare.code_size.hashes import source_hash
 from compare.collectives.results import RankedCase, RankedComparison, RankedRow, record, recorded
 from compare.inputs import ITEM_BYTES
+from compare.model.op import UsageError
 from compare.model.result import CodeSize, Environment, KernelResources, RoleSize
 from compare.report import collectives
 from compare.timing.statistics import estimate
+from loops import for_each
 from tools.docs import ranks
 
 OP = registry.get_op("all_reduce")
@@ -87,6 +89,16 @@ def test_a_record_keeps_what_a_run_has_not_measured(tmp_path: Path):
     assert (kept.graph_us and kept.graph_us.median, new.graph_us and new.graph_us.median) == pytest.approx(
         (10.0, 5.0), rel=1e-2
     )
+
+
+@for_each("text", ["", '{"schema": 9, "runs": []}', "[1]"])
+def test_a_damaged_record_is_named_and_stays(text: str, tmp_path: Path):
+    path = tmp_path / "all_reduce-2x-nvidia-h200.json"
+    path.write_text(text)
+    for use in (lambda: recorded("all_reduce", tmp_path), lambda: record(compared(), tmp_path)):
+        with pytest.raises(UsageError, match=f"{path.name} is damaged, .* git checkout"):
+            use()
+    assert path.read_text() == text
 
 
 def test_the_page_says_how_levels_do_against_the_library(tmp_path: Path):
