@@ -481,7 +481,9 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in names}
     if name in collective_names():
         return f"{name} is an op of several GPUs; of all commands only 'python -m compare {name}' takes it"
-    closest = (difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff) for cutoff in (0.75, 0.4))
+    closest = (
+        difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff) for cutoff in (0.75, 0.4)
+    )
     near = [by_lower[each] for each in next(filter(None, closest), [])]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
     return f"no {kind} {name!r}: {hint}"

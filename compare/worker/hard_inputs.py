@@ -206,9 +206,7 @@ def each_hard_input(
     return result
 
 
-def memory_problem(
-    impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes
-) -> str:
+def memory_problem(impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes) -> str:
     """What a CUDA kernel does to memory on the first of ``cases`` where that is a mistake; else empty.
 
     Seen are accesses outside of tensors or misaligned, and races; on a CPU and on small cases only.
