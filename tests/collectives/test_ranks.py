@@ -51,7 +51,7 @@ def test_a_mistake_in_the_command_is_one_sentence(capsys: pytest.CaptureFixture[
         ("--case D=64,N=4,bf16", "a host has at most 16 GPUs"),
         ("--case D=2,N=4,bf16 --case D=4,N=4,bf16", "one run takes one number of them"),
         ("--case N=4,bf16", "D is missing"),
-        ("--only cuda.*", "no implementation 'cuda.*'"),
+        ("--only rocm.*", "no implementation 'rocm.*'"),
         ("--record", "nothing is timed, so there is nothing to record"),
         ("--budget nan", "give seconds above 0"),
         ("--load x.py", "--load goes with an op of one GPU; leave it out"),
