@@ -335,8 +335,12 @@ def _import_implementations(op: str) -> None:
 
 
 def is_among(label: str, only: Sequence[str]) -> bool:
-    """Whether a label is one of those that these glob patterns name; none names all."""
-    return not only or any(fnmatch.fnmatchcase(label, pattern) for pattern in only)
+    """Whether a label is one of those that these glob patterns name; none names all.
+
+    ``cuda``, as screens have it, names both ways to launch a kernel.
+    """
+    labels = (label, re.sub(r"^(cupy|pybind)\b", "cuda", label))
+    return not only or any(fnmatch.fnmatchcase(each, pattern) for each in labels for pattern in only)
 
 
 def through_cupy(impl: Implementation, among: Iterable[Implementation]) -> Implementation | None:
@@ -476,10 +480,13 @@ def _of_the_project(impl: Implementation) -> bool:
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """A message for a name that does not exist, with the nearest that do."""
     names = list(names)
+    by_lower = {each.lower(): each for each in names}
     if name in collective_names():
         return f"{name} is an op of several GPUs; of all commands only 'python -m compare {name}' takes it"
-    closest = (difflib.get_close_matches(name, names, n=3, cutoff=cutoff) for cutoff in (0.75, 0.4))
-    near = next(filter(None, closest), [])
+    closest = (
+        difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff) for cutoff in (0.75, 0.4)
+    )
+    near = [by_lower[each] for each in next(filter(None, closest), [])]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
     return f"no {kind} {name!r}: {hint}"
 

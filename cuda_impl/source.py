@@ -132,6 +132,8 @@ def errors_in(log: str) -> str:
         place, said = error["place"], shorten(error["said"], _ERROR_LENGTH)
         found.append(f"{place}: {said}" if place else said)
     found = list(dict.fromkeys(found))
+    if not found and "No space left on device" in log:  # the assembler's, and the linker's
+        return "no space left on device: 'python -m compare doctor' names the cache's folder"
     more = f"; and {len(found) - _ERRORS} more" if len(found) > _ERRORS else ""
     return "; ".join(found[:_ERRORS]) + more
 

@@ -75,6 +75,7 @@ def test_an_error_on_a_hard_input_is_wrong(device: torch.device) -> None:
     "arguments, says",
     [
         ({"op": "sofmax"}, "no op 'sofmax': did you mean softmax?"),
+        ({"op": "SOFTMAX"}, "did you mean softmax?"),
         ({"cases": ["M=2"]}, "N is missing"),
         ({"accumulator": "fp8"}, "no accumulator 'fp8': did you mean fp"),
     ],

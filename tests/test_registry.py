@@ -258,6 +258,13 @@ def test_an_op_has_no_command_s_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "doctor is a command, so no op can have this name" in capsys.readouterr().err
 
 
+def test_cuda_names_both_ways_to_launch_a_kernel() -> None:
+    labels = {impl.label for impl in registry.implementations("vector_add", ["cuda.s*", "cuda.vectorized"])}
+    assert labels == {
+        f"{route}.{kernel}" for route in ("cupy", "pybind") for kernel in ("scalar", "vectorized")
+    }
+
+
 def test_implementations_register_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     before = registry.implementations("softmax")
     monkeypatch.setattr("importlib.import_module", mock.Mock(side_effect=AssertionError("imported again")))

@@ -53,11 +53,13 @@ def hint_of(op: Op, passed: Sequence[Case], failed: Sequence[Case]) -> str:
 
 def _both(words: str, more: str) -> str:
     """In words, that a case has two traits."""
+    (first, _, question), second = words.partition(":"), more.partition(":")[0]
     if words.endswith(_OPTION) and more.endswith(_DIFFER):
-        return (
-            f"{words.partition(':')[0]} and {more.partition(':')[0]}: is a mask aligned at the other corner?"
-        )
-    return f"{words.partition(':')[0]} and {more}"
+        return f"{first} and {second}: is a mask aligned at the other corner?"
+    if more.endswith(_TAIL) and not words.endswith((_OPTION, _DIFFER, _TAIL)):
+        # A fill or a layout: likelier than the size, which most hard inputs have.
+        return f"{first} and {second}:{question}"
+    return f"{first} and {more}"
 
 
 _OPTION = ": is this option read? A mask: aligned at the right corner, no index off by one?"

@@ -19,6 +19,7 @@ exit status:
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,7 @@ def start(word: str, folder: Path) -> int:
     print("\n".join(f"  {path}" for path in written))
     print(f"\nNEXT  read {folder / 'README.md'}")
     print(f"      fill in [predictions] of {folder / work.ANSWERS}")
-    print(f"      python -m compare lab check {folder}")
+    print(f"      python -m compare lab check {shlex.quote(str(folder))}")
     return status.SUCCESS
 
 
@@ -148,7 +149,7 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     names = [part.name for part in first.values()]
     unseen = [part.name for part in first.values() if (part.name, pages.detail(part)) not in shown]
     pages.put(pages.marks_table(marks), unseen, terms_of=names)
-    follow = f"lab report {folder}"
+    follow = f"lab report {shlex.quote(str(folder))}"
     if failed:
         wrong = (part for part in failed if part.result in _TRIED)
         follow = _help(mine.lab, next(wrong, failed[0]), folder)
@@ -170,7 +171,7 @@ def _help(lab: Lab, part: Part, folder: Path) -> str:
     text = f"HINT  {number} of {len(lab.hint)}, {name}: {lab.hint[number - 1].strip()}"
     print()
     terminal.put(lambda width: terminal.paragraph(text, min(width, 80), hanging="      "))
-    return f"lab check {folder}"
+    return f"lab check {shlex.quote(str(folder))}"
 
 
 def _first_hint(lab: Lab, title: str) -> int:

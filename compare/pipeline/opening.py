@@ -103,7 +103,8 @@ def open_up(
     jobs: list[Future[Opened]] = []
     triton: list[tuple[TritonLaunch, Opened]] = []
     # A thread for each core: each waits for one tool at a time, so that wall times are comparable.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
         for impl, arch in product(impls, archs):
             blank = Opened(op.name, impl.label, str(case), arch)
             if impl.route == "torch":
@@ -131,6 +132,8 @@ def open_up(
         for count, _ in enumerate(as_completed(jobs), 1):
             progress(f"compiling kernels, {count} of {every}", count / every)
         return opened + [job.result() for job in jobs]
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C starts no further compiler
 
 
 def _of_pytorch(op: Op, impl: Implementation, case: Case, blank: Opened, dump: bool) -> list[Opened]:

@@ -71,13 +71,13 @@ def _dtype(case: RankedCase) -> str:
 
 
 def _verdict(comparison: RankedComparison, width: int) -> list[str]:
-    labels = dict.fromkeys(row.label for case in comparison.cases for row in case.rows)
     rows = [(case.case, row) for case in comparison.cases for row in case.rows]
     bad = [(case, row) for case, row in rows if row.status in ("wrong", "failed")]
     text = [f"{_WORDS[row.status]}  {row.label} on {case}: {row.reason}" for case, row in bad]
-    right = labels.keys() - {row.label for _, row in rows if row.status != "ok"}
+    ran = {row.label for _, row in rows if row.status != "not run"}
+    right = ran - {row.label for _, row in bad}
     where = f"on all GPUs, on {len(comparison.cases)} case" + "s" * (len(comparison.cases) != 1)
-    text.append(f"CORRECT  {len(right)} of {len(labels)} match fp64 {where}")
+    text.append(f"CORRECT  {len(right)} of {len(ran)} match fp64 {where}")
     not_run: dict[str, dict[str, None]] = {}
     for _, row in rows:
         if row.status == "not run":

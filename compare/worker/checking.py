@@ -156,6 +156,8 @@ class Checking:
             outcome = self._attempt(impl)
         if isinstance(outcome.error, Ended):
             self._pool.note(impl, outcome.error)
+            if impl.user_file and not (outcome.error.final or outcome.error.by_judge):
+                outcome.error.args = (self._with_memory_problem(impl, [self._case], str(outcome.error)),)
         if impl.label == self._op.baseline:
             if not self._probes.done():
                 self._probe(None)
@@ -230,7 +232,7 @@ class Checking:
         """``agreement`` of a user's implementation with the findings asked for beside the case's."""
         watches = impl.route == "cupy" and self._device.type == "cpu"
         if not agreement.passed:
-            problem = memory_problem(impl, self._case, worker, self._hard_probes) if watches else ""
+            problem = self._with_memory_problem(impl, [self._case], "")
             memory = (Finding(MEMORY, False, problem),) if problem else ()
             return replace(agreement, findings=(*memory, *agreement.findings))
         right = [self._case]
@@ -243,6 +245,19 @@ class Checking:
             finding = in_thread_orders(impl, right, worker, self._hard_probes)
             agreement = _with(agreement, finding, None)
         return agreement
+
+    def _with_memory_problem(self, impl: Implementation, cases: Collection[Case], problem: str) -> str:
+        """``problem`` behind what a user's CUDA kernel does to memory on these cases, where a CPU sees that.
+
+        If its worker died, another one is asked.
+        """
+        if impl.route != "cupy" or self._device.type != "cpu":
+            return problem
+        try:
+            why = memory_problem(impl, cases, self._pool.of(impl), self._hard_probes)
+        except (Ended, Raised):
+            return problem
+        return "; ".join(filter(None, (why, problem)))
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""
@@ -268,6 +283,9 @@ class Checking:
         """``agreement`` with a finding on the op's own hard inputs, and those on which it is correct."""
         budget_s = _HARD_GPU_S if self._device.type == "cuda" else _HARD_CPU_S
         result = check_hard_inputs(impl, self._case, worker, self._hard_probes, budget_s)
+        if result.failed and (worker.alive or result.died):
+            cases = (result.failed[0], self._case)[: 1 + result.died]
+            result.problem = self._with_memory_problem(impl, cases, result.problem)
         return _with(agreement, result.finding(self._op), result.mismatch), result.passed
 
     def _first_call(

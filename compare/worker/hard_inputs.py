@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -45,11 +46,13 @@ class HardInputs:
     mismatch: Mismatch | None = None
     failed_s: float = 0.0
     """When: monotonic time."""
+    died: bool = False
+    """Whether its process ended on the last one: perhaps for what an earlier one did to memory."""
 
     def finding(self, op: Op) -> Finding:
         """How many cases of which kinds passed; or the first mistake, with a guess at it."""
         if self.failed:
-            hint = hint_of(op, self.passed, self.failed)
+            hint = "" if self.died else hint_of(op, self.passed, self.failed)
             wrong = f"wrong on {len(self.failed)} of {len(self.passed) + len(self.failed)} hard inputs"
             guess = f", {hint}" if hint else ""
             return Finding(HARD_INPUTS, False, f"{self.failed[0]}: {self.problem}; {wrong}{guess}")
@@ -150,11 +153,7 @@ def check_hard_inputs(
         def checked(case: Case) -> Agreement:
             return _checked(impl, case, worker, probes, kept=kept)
 
-        result = each_hard_input(probes.op, [asked], checked, budget_s)
-    if result.failed and worker.alive:
-        why = memory_problem(impl, result.failed[0], worker, probes)
-        result.problem = "; ".join(filter(None, (why, result.problem)))
-    return result
+        return each_hard_input(probes.op, [asked], checked, budget_s)
 
 
 def each_hard_input(
@@ -197,6 +196,7 @@ def each_hard_input(
             if error.retry:
                 raise
             result.fail(case, str(error))
+            result.died = not error.final
             break
         else:
             if agreement.passed:
@@ -206,19 +206,21 @@ def each_hard_input(
     return result
 
 
-def memory_problem(impl: Implementation, case: Case, worker: Worker, probes: HardProbes) -> str:
-    """What a CUDA kernel that is wrong on this case does to memory; empty where that is not seen.
+def memory_problem(impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes) -> str:
+    """What a CUDA kernel does to memory on the first of ``cases`` where that is a mistake; else empty.
 
     Seen are accesses outside of tensors or misaligned, and races; on a CPU and on small cases only.
     """
-    if impl.route != "cupy" or worker.device.type != "cpu" or not is_small(probes.op, case):
-        return ""
-    try:
-        _checked(impl, case, worker, probes, watched=True)
-    except Raised as error:
-        return "" if error.name == "BuildError" else str(error)  # g++ builds it unwatched only
-    except (NotImplementedError, UsageError, Ended):
-        return ""
+    for case in filter(partial(is_small, probes.op), cases):
+        try:
+            _checked(impl, case, worker, probes, watched=True)
+        except Raised as error:
+            if error.name != "BuildError":  # g++ builds it unwatched only
+                return str(error)
+        except (NotImplementedError, UsageError):
+            continue
+        except Ended:
+            break
     return ""
 
 

@@ -182,6 +182,13 @@ def test_hostile_submissions_cost_the_others_nothing(tmp_path: Path) -> None:
     assert all(name in file.read_text() for file in files.values() for name in marks)
 
 
+def test_the_next_command_can_be_typed_where_a_folder_has_spaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lab", "start", "01", str(tmp_path / "my lab")]) == 0
+    assert f"python -m compare lab check '{tmp_path / 'my lab'}'\n" in capsys.readouterr().out
+
+
 @pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.timeout(600)

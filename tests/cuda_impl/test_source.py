@@ -196,6 +196,11 @@ def test_of_many_errors_five_are_shown_and_the_rest_counted() -> None:
     assert shown.endswith("mine.py:5: identifier x5 is undefined; and 3 more")
 
 
+def test_a_full_disk_is_named_though_the_assembler_says_it_in_its_own_form() -> None:
+    log = "/tmp/c.s: Fatal error: can't write 3886 bytes to section .debug_info: 'No space left on device'\n"
+    assert errors_in(log).startswith("no space left on device")
+
+
 def test_a_header_keeps_its_own_lines() -> None:
     with pytest.raises(build.BuildError, match=r"failed: vector_add\.cuh:\d+: "):
         build.host_kernel("vector_add", "vector_add_scalar_kernel<void>")

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
@@ -280,6 +281,25 @@ def test_a_mistake_that_shows_once_kernels_are_compiled_is_one_sentence(words: l
     assert ran.returncode == 2
     assert said in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_starts_no_further_compiler(monkeypatch: pytest.MonkeyPatch):
+    op, compiled = registry.get_op("vector_add"), []
+
+    def compiling(_: object, blank: Opened, __: str) -> Opened:
+        compiled.append(blank.arch)
+        time.sleep(0.1)
+        return blank
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opening, "_by_cuda", compiling)
+    impls, archs = registry.implementations(op.name, ["cupy.*"]), [f"sm_{number}" for number in (75, 80, 86)]
+    monkeypatch.setattr(opening.os, "cpu_count", lambda: 1)
+    with pytest.raises(KeyboardInterrupt):
+        opening.open_up(op, impls, op.cases.smoke[0], archs, False, lambda *_: None, interrupt)
+    assert len(compiled) < len(impls) * len(archs)
 
 
 @pytest.mark.usefixtures("decorated")

@@ -63,6 +63,7 @@ def test_a_hint_is_of_what_most_correct_cases_lack(op: str, wrong: object, hint:
         (lambda c: c.layout in ("transposed", "sliced"), "is the stride of the last dimension taken for 1?"),
         (lambda c: c.layout == "misaligned", "all with misaligned inputs"),
         (lambda c: c["N"] % 128 and c.dtype == "fp32", "N that is no multiple of 128"),
+        (lambda c: c.layout != "contiguous" and c["N"] % 128, "no multiple of 128: are all strides read?"),
         (lambda c: 0 in c.shape, "all with empty sizes"),
         (lambda c: c.dtype == "bf16", "all with bf16"),
         (lambda c: hash((c["M"] * 7 + c["N"] * 13) % 5) == 0, ""),
@@ -132,22 +133,29 @@ def mine(x, y):
 '''
 
 
+CRASHING = """    volatile __shared__ float part[64];
+    part[threadIdx.x + (n %s ? 1 << 30 : 0)] = 0;
+    if (i < n) z[i] = x[i] + y[i];"""
+
+
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "status", "says"),
     [
-        ("    if (i < n) z[i] = x[i] + y[i];", ""),
+        ("    if (i < n) z[i] = x[i] + y[i];", "ok", ""),
         (
             "    if (i < n) z[i] = x[i] + y[i] + (x[i + 1] == 12345.0f ? 1.0f : 0.0f);",
+            "disagrees",
             "outside of every tensor",
         ),
-        ("    if (i < n && i < 300) z[i] = x[i] + y[i];", "elements"),
+        ("    if (i < n && i < 300) z[i] = x[i] + y[i];", "ordinary", "elements"),
+        (CRASHING % "> 300", "ordinary", "is outside of its array at mine.py:23; its process was killed"),
+        (CRASHING % "> 0", "failed", "is outside of its array at mine.py:23; its process was killed"),
     ],
 )
 @pytest.mark.usefixtures("own_registry")
-def test_a_cuda_row_is_held_to_hard_inputs(body: str, says: str, tmp_path: Path) -> None:
+def test_a_cuda_row_is_held_to_hard_inputs(body: str, status: str, says: str, tmp_path: Path) -> None:
     found = compared(tmp_path / "mine.py", HEAD + CUDA % body, "cupy.mine", hard_inputs=True)
     row = rows_of(found)["cupy.mine"]
-    status = "disagrees" if "outside" in says else "ordinary" if says else "ok"
     assert row.status == status, row.reason
     assert says in row.reason
     if not says and row.agreement:
