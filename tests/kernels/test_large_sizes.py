@@ -85,6 +85,10 @@ TOKENS = "B=1,S=2147483584,Hq=1,Hk=1,D=64,PAGE=64,fp16"
         ("quantize_fp8", "triton.*", "M=1,K=2147483712,group=128,fp16", "K=2147483712: columns are numbered"),
         ("w4a16_matmul", "triton.*", "M=1,N=8,K=2147483632,fp16", "K=2147483632: a loop's last step"),
         ("rotary", "triton.token", "B=1,S=1,H=16777216,Hk=1,D=128,fp16", "a token has at most 2147483647"),
+        ("rotary", "cupy.token", "B=1,S=1,H=2147483648,Hk=1,D=2,fp16", "at most 2147418111"),
+        ("topk", "cupy.*", "M=1,N=2147483647,K=1,fp16", "a count of 2147483647: the kernel has 32 bits"),
+        ("grouped_matmul", "triton.tiled", "M=1,N=2147483712,K=1,G=1,SKEW=1,bf16", "counted in 32 bits"),
+        ("w4a16_matmul", "triton.transposed", "M=1,N=8,K=2147483712,fp16", "K=2147483712: at most"),
         ("decode_attention", "triton.*", TOKENS, "at most 2146435072"),
         ("decode_attention", "cupy.*", TOKENS, "at most 2146435072"),
         (
