@@ -94,7 +94,7 @@ def _client(where: str) -> Client:
 
 
 async def _call_at(where: str) -> None:
-    """Connect, and no more: `Client` waits for ever for the first word of what is no scheduler."""
+    """Connect, and no more: `Client` waits without end for the first word of another server."""
     arguments = Security().get_connection_args("client")
     await (await asyncio.wait_for(connect(where, **arguments), _ANSWER_S)).close()
 

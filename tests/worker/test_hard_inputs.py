@@ -43,7 +43,7 @@ def test_every_op_has_hard_cases_neighbours_and_turned_options(name: str) -> Non
 @for_each(
     "op, wrong, hint",
     [
-        ("topk", lambda c: c.fill in ("zero", "neg_inf") or c["K"] > c["N"] // 2, ""),  # no option is unread
+        ("topk", lambda c: c.fill in ("zero", "neg_inf") or c["K"] > c["N"] // 2, ""),
         ("topk", lambda c: c["K"] > 64, "all with K above 64: "),
         ("scan", lambda c: c["N"] > 4096, "all with N above 4096: is a tile behind the first one wrong"),
     ],
@@ -53,7 +53,7 @@ def test_a_hint_is_of_what_most_correct_cases_lack(op: str, wrong: object, hint:
     failed = [c for c in cases if wrong(c)]  # type: ignore[operator]
     found = hint_of(registry.get_op(op), [c for c in cases if c not in failed], failed)
     assert hint in found
-    assert bool(hint) == bool(found), found
+    assert "is this option read" not in found  # three others of its values are right
 
 
 @for_each(
