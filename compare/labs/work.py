@@ -131,6 +131,9 @@ def form(lab: Lab) -> str:
     return "\n".join(lines) + "\n"
 
 
+_MAKES = "'python -m compare lab start 01 DIR' makes one"
+
+
 def read_folder(folder: Path, rubric: Path | None = None) -> Work:
     """A student's folder; mistakes in its answers are in `Work.problem`.
 
@@ -142,7 +145,9 @@ def read_folder(folder: Path, rubric: Path | None = None) -> Work:
         UsageError: it is no folder, or no lab is named.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder; 'python -m compare lab start 01 DIR' makes one")
+        raise UsageError(f"{folder}: there is no such folder; {_MAKES}")
+    if not rubric and not (folder / ANSWERS).exists():
+        raise UsageError(f"{folder} is no lab's folder, as it has no {ANSWERS}; {_MAKES}")
     content, problem = {}, ""
     try:
         content = toml(folder / ANSWERS, folder)

@@ -76,8 +76,9 @@ def _verdict(comparison: RankedComparison, width: int) -> list[str]:
     text = [f"{_WORDS[row.status]}  {row.label} on {case}: {row.reason}" for case, row in bad]
     ran = {row.label for _, row in rows if row.status != "not run"}
     right = ran - {row.label for _, row in bad}
-    where = f"on all GPUs, on {len(comparison.cases)} case" + "s" * (len(comparison.cases) != 1)
-    text.append(f"CORRECT  {len(right)} of {len(ran)} match fp64 {where}")
+    ranks = "on all GPUs" if comparison.environment.device_type == "cuda" else "in all processes"
+    where = f"{ranks}, on {len(comparison.cases)} case" + "s" * (len(comparison.cases) != 1)
+    text.append(f"CORRECT  {len(right)} of {len(ran)} match{'es' * (len(ran) == 1)} fp64 {where}")
     not_run: dict[str, dict[str, None]] = {}
     for _, row in rows:
         if row.status == "not run":

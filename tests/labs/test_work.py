@@ -51,6 +51,11 @@ def test_answers_that_name_no_lab_are_refused(text: str, says: str, mine: Path) 
         read_folder(mine)
 
 
+def test_a_folder_without_answers_is_no_labs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no answers.toml; 'python -m compare lab start 01 DIR'"):
+        read_folder(tmp_path)
+
+
 def test_with_a_rubric_unreadable_answers_cost_only_the_answers(mine: Path) -> None:
     (mine / ANSWERS).write_bytes(b"\xff\xfe")
     work = read_folder(mine, rubric=LAB.path)
