@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _ROUTES = {
     "library": ("a library", "X"),
 }
 """Each route's name and shape; its colour is its way's."""
+_ENTRY, _CHARACTER = 2.4, 0.09
+"""Inches: the width of an entry of the legend, and of a character of the title."""
 _FONT = 8.0
 _GREY = LIGHT["faint"]
 
@@ -66,13 +69,17 @@ def figure(chart: Map) -> Any:
         panel.set_xlabel("effort: tokens to read (logarithmic)")
     for panel in panels[: len(ops) : columns]:
         panel.set_ylabel("speed: share of the ceiling")
-    drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
+    across = max(1, int(wide * columns / _ENTRY))
+    drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=across, frameon=False)
     some = "; (2/3): of 2 of these 3" * any(point.cases < point.of for point in chart.points)
-    drawn.suptitle(
-        f"What effort buys, as recorded on {chart.device}, {' to '.join(chart.dates)}\n"
+    title = (
+        f"What effort buys, as recorded on {chart.device}, {' to '.join(chart.dates)}",
         "effort: all the project's code that a call needs; speed: the median of the cases in which launching "
-        f"does not bind{some}" + "\n* its source has changed since" * bool(chart.changed)
+        f"does not bind{some}",
+        "* its source has changed since" * bool(chart.changed),
     )
+    characters = int(wide * columns / _CHARACTER)
+    drawn.suptitle("\n".join(textwrap.fill(line, characters) for line in title if line))
     drawn.draw_without_rendering()  # where everything is, is known only then
     for panel, texts in labels:
         _keep_apart(panel, texts)

@@ -79,6 +79,14 @@ def test_a_picture_has_a_panel_an_op_and_a_point_an_implementation() -> None:
     assert "share of the ceiling" in panels[0].get_ylabel()
 
 
+def test_title_and_legend_fit_a_picture_of_one_op() -> None:
+    figure = pytest.importorskip("compare.report.figure", exc_type=ModuleNotFoundError)
+    whole = figure.figure(charted(one(APART)))
+    for words in (*whole.texts, *whole.legends):
+        extent = words.get_window_extent()
+        assert 0 <= extent.x0 < extent.x1 <= whole.bbox.width
+
+
 @pytest.mark.thorough
 def test_a_picture_of_many_ops_is_about_as_wide_as_high_and_no_label_covers_a_point() -> None:
     figure = pytest.importorskip("compare.report.figure", exc_type=ModuleNotFoundError)
