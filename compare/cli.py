@@ -16,6 +16,7 @@ import textwrap
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import TextIO
@@ -96,16 +97,23 @@ def _run(words: list[str]) -> int:
         return SUCCESS
     command = words[0]
     if command.startswith("-"):
-        command = parser_of().parse_known_args(words)[0].what
+        command = parser_of().parse_known_args(_own_values(words))[0].what
     if command in options.COMMANDS:
         words.remove(command)
     else:
         command = _COLLECTIVE if command in registry.collective_names() else ""
+        words = words if command else _own_values(words)
     arguments, rest = parser_of(command).parse_known_intermixed_args(words)
     if rest:
         raise UsageError(_misplaced(command, rest))
     outputs.check({f"--{name}": getattr(arguments, name, None) for name in options.FILES})
     return int(_module_of(command).run(arguments))
+
+
+def _own_values(words: list[str]) -> list[str]:
+    """The words, with ``--sweep OP`` so written that the op is no value of ``--sweep``."""
+    bare = [word == "--sweep" and after not in ("sweep", "shapes") for word, after in pairwise([*words, ""])]
+    return [f"{word}=sweep" if each else word for word, each in zip(words, bare, strict=True)]
 
 
 def _module_of(command: str) -> ModuleType:

@@ -202,6 +202,11 @@ def test_options_may_come_before_the_command(printed: Printed) -> None:
     assert "vector_add" not in text, "it has no such implementation"
 
 
+def test_an_op_behind_sweep_is_no_value_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--sweep", "softmax", "--case", "M=2"]) == USAGE
+    assert "case 'M=2' of softmax: N is missing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words", ["lab hint {} 01 2", "lab {} hint 01 2", "{} lab hint 01 2", "lab hint 01 {} 2"]
 )
