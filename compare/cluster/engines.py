@@ -39,7 +39,10 @@ signal.signal(signal.SIGINT, _interrupt)
 SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeouts.connect": "10s"}
 """Of Dask: what a worker had that died is reported at once, and sent elsewhere by `Sweep`."""
 _FIXED = {
-    **{"cores": 1, "processes": 1, "security": True, "asynchronous": False},
+    "cores": 1,
+    "processes": 1,
+    "security": True,
+    "asynchronous": False,
     "worker_extra_args": ["--resources", "GPU=1"],
 }
 """Of Slurm's jobs: one worker with one thread and one GPU, and encrypted connections."""

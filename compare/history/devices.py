@@ -63,8 +63,8 @@ def side_by_side(maps: Sequence[Map], runs: Sequence[Comparison]) -> Devices:
     names = tuple(chart.device for chart in maps)
     if len(names) < 2:
         raise UsageError(
-            f"--devices compares devices, and these records are of {', '.join(names)} alone. Record on another "
-            "one, or name more with --records"
+            f"--devices compares devices, and these records are of {', '.join(names)} alone. Record on "
+            "another one, or name more with --records"
         )
     places = [{(place.op, place.case): place for place in chart.places} for chart in maps]
     common = [key for key in places[0] if all(key in others for others in places)]
