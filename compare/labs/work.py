@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 from dataclasses import dataclass, field
 from itertools import islice
@@ -146,7 +147,7 @@ def read_folder(folder: Path, rubric: Path | None = None) -> Work:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder; {_MAKES}")
-    if not rubric and not (folder / ANSWERS).exists():
+    if not rubric and not os.path.lexists(folder / ANSWERS):
         raise UsageError(f"{folder} is no lab's folder, as it has no {ANSWERS}; {_MAKES}")
     content, problem = {}, ""
     try:
