@@ -148,7 +148,7 @@ def read_folder(folder: Path, rubric: Path | None = None) -> Work:
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder; {_MAKES}")
     if not rubric and not os.path.lexists(folder / ANSWERS):
-        raise UsageError(f"{folder} is no lab's folder, as it has no {ANSWERS}; {_MAKES}")
+        raise UsageError(f"{folder / ANSWERS} cannot be read: there is no such file; {_MAKES}")
     content, problem = {}, ""
     try:
         content = toml(folder / ANSWERS, folder)

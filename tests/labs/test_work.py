@@ -52,7 +52,7 @@ def test_answers_that_name_no_lab_are_refused(text: str, says: str, mine: Path) 
 
 
 def test_a_folder_without_answers_is_no_labs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no answers\.toml; 'python -m compare lab start 01 DIR'"):
+    with pytest.raises(UsageError, match="there is no such file; 'python -m compare lab start 01 DIR'"):
         read_folder(tmp_path)
 
 
