@@ -60,7 +60,9 @@ class Work:
         """Changes with any file that counts (the tasks' files, what they may import or include, the answers,
         the lab's description) and with this project's version."""
         names = [ANSWERS, *(task.file for task in self.lab.task)]
-        files = sorted(islice(self.folder.rglob("*"), _MOST_FILES))
+        # Unlike Path.rglob, os.walk passes over folders that lie deeper than a path may be long.
+        every = (Path(parent, name) for parent, _, names in os.walk(self.folder) for name in names)
+        files = sorted(islice(every, _MOST_FILES))
         names += [file.relative_to(self.folder).as_posix() for file in files if file.suffix in _CODE]
         texts = [project_commit() or "", read_bytes(self.lab.path).hex()]
         for name in names:
