@@ -186,6 +186,19 @@ def largest_words(candidates_ptr, count, BLOCK_K: tl.constexpr, CANDIDATES: tl.c
     return tl.topk(words, BLOCK_K)
 
 
+@triton.jit
+def store_chosen(
+    values_ptr, indices_ptr, columns_ptr, candidates_ptr, keys, n, chosen, begin, K,
+    BLOCK_K: tl.constexpr, CANDIDATES: tl.constexpr, HAS_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Collect the chosen elements, K to CANDIDATES, sort them and store the first K."""
+    pid, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_K)
+    candidates_ptr += pid * CANDIDATES
+    count = collect(candidates_ptr, 0, keys, n, chosen)
+    best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
+    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr, HAS_COLUMNS)
+
+
 @triton.jit(do_not_specialize=["K"])  # 1 would become a constant, which radix_select changes
 def topk_radix_kernel(
     x_ptr, columns_ptr, values_ptr, indices_ptr, candidates_ptr, N, stride_xm, tiles, K, VEC: tl.constexpr,
@@ -197,11 +210,10 @@ def topk_radix_kernel(
     keys = load_keys(x_ptr + m * stride_xm + begin, n, part_N)
     bound = radix_select(keys, K, x_ptr.dtype.element_ty.primitive_bitwidth)
     chosen = reach(keys, bound, K, CANDIDATES)
-    pid = tl.program_id(0).to(tl.int64)
-    candidates_ptr += pid * CANDIDATES
-    count = collect(candidates_ptr, 0, keys, n, chosen)
-    best, k = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES), tl.arange(0, BLOCK_K)
-    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr + m * N, HAS_COLUMNS)
+    store_chosen(
+        values_ptr, indices_ptr, columns_ptr + m * N, candidates_ptr, keys, n, chosen, begin, K,
+        BLOCK_K, CANDIDATES, HAS_COLUMNS,
+    )  # fmt: skip
 
 
 # ---- delegates --------------------------------------------------------------------------------------------
@@ -237,11 +249,10 @@ def topk_delegates_kernel(
     n = tl.arange(0, BLOCK_N)
     keys = load_keys(x_ptr + m * stride_xm + begin, n, part_N)
     _, chosen = reach_by_delegates(keys, K, x_ptr.dtype.element_ty.primitive_bitwidth, CANDIDATES)
-    pid = tl.program_id(0).to(tl.int64)
-    candidates_ptr += pid * CANDIDATES
-    count = collect(candidates_ptr, 0, keys, n, chosen)
-    best, k = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES), tl.arange(0, BLOCK_K)
-    store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr + m * N, HAS_COLUMNS)
+    store_chosen(
+        values_ptr, indices_ptr, columns_ptr + m * N, candidates_ptr, keys, n, chosen, begin, K,
+        BLOCK_K, CANDIDATES, HAS_COLUMNS,
+    )  # fmt: skip
 
 
 # ---- filtered ---------------------------------------------------------------------------------------------

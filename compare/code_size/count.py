@@ -153,10 +153,10 @@ def launched(impl: Implementation) -> Launched:
     for case in (op.cases.default, *op.cases.sweep, *op.cases.smoke, *op.cases.edge):
         with suppress(Exception):  # it refuses the case, or user code fails: the check reports that
             launches = capture(impl, op, case, _ARCH)
-            found = dict.fromkeys(map(_kernel, launches))
+            kernels = dict.fromkeys(map(_kernel, launches))
             if not shown:
-                shown, passed = found, dict.fromkeys(name for one in launches for name in _passed(one))
-            every |= found
+                shown, passed = kernels, dict.fromkeys(name for one in launches for name in _passed(one))
+            every |= kernels
     names = {kernel.name for kernel in shown}
     fallbacks = dict.fromkeys(one.name for one in every if one.name not in names)
     return Launched(tuple(shown), tuple(fallbacks), tuple(passed))

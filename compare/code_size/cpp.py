@@ -294,7 +294,7 @@ def _use(name: Node) -> Use:
 
 
 def _scope(qualified: Node) -> str:
-    """``inner`` of ``inner::f``, ``Pair`` of ``Pair<T>::f``; empty where there is none."""
+    """``inner`` of ``inner::f``, ``Pair`` of ``Pair<T>::f``; empty if a name has no scope."""
     scope = qualified.child_by_field_name("scope")
     name = scope.child_by_field_name("name") if scope else None
     return _text(name or scope) if scope else ""

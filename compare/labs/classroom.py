@@ -25,7 +25,7 @@ from compare.labs.hand_ins import HandIn
 from compare.labs.lab import FOLDER, SOLUTIONS, Lab, op_of, read
 from compare.labs.marking import Marks, Say, best, correctness, handed_in, nothing, speeds
 from compare.labs.running import Allowance, Stop, limit_s
-from compare.labs.work import Work, read_folder, shown
+from compare.labs.work import Work, files_within, read_folder, shown
 from compare.model.op import UsageError
 from compare.places import to_install
 from compare.records.encoding import decode, encode, write_whole
@@ -270,7 +270,7 @@ def _elsewhere(
         for path in (path for op in ops for path in ROOT.glob(pattern.format(op))):
             yield str(path.relative_to(ROOT)), path
     for folder in against:
-        for path in folder.rglob(file):
+        for path in (path for path in files_within(folder) if path.match(file)):
             yield shown(str(path.parent.relative_to(folder.parent))), path
 
 

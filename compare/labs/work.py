@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -60,9 +61,7 @@ class Work:
         """Changes with any file that counts (the tasks' files, what they may import or include, the answers,
         the lab's description) and with this project's version."""
         names = [ANSWERS, *(task.file for task in self.lab.task)]
-        # Unlike Path.rglob, os.walk passes over folders that lie deeper than a path may be long.
-        every = (Path(parent, name) for parent, _, names in os.walk(self.folder) for name in names)
-        files = sorted(islice(every, _MOST_FILES))
+        files = sorted(islice(files_within(self.folder), _MOST_FILES))
         names += [file.relative_to(self.folder).as_posix() for file in files if file.suffix in _CODE]
         texts = [project_commit() or "", read_bytes(self.lab.path).hex()]
         for name in names:
@@ -79,6 +78,11 @@ class Work:
             UsageError: it is missing, too large, no regular file, or a link to another folder.
         """
         return read_bytes(self.folder / name, USER_FILE_BYTES, self.folder)
+
+
+def files_within(folder: Path) -> Iterator[Path]:
+    """Every file below a folder; unlike `Path.rglob`, without those deeper than a path may be long."""
+    return (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def shown(name: str) -> str:

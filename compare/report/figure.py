@@ -55,7 +55,8 @@ def figure(chart: Map) -> Any:
     columns = math.ceil(math.sqrt(len(ops)))  # as wide as a screen, which is wider than high as panels are
     rows = math.ceil(len(ops) / columns)
     wide, high = _PANEL if len(ops) <= _FEW else _SMALL_PANEL
-    drawn = Figure((wide * columns, high * rows + 1.2), layout="constrained")
+    width = wide * columns
+    drawn = Figure((width, high * rows + 1.2), layout="constrained")
     FigureCanvasAgg(drawn)
     panels = drawn.subplots(rows, columns, squeeze=False).flatten()
     handles: dict[str, Any] = {}
@@ -69,7 +70,7 @@ def figure(chart: Map) -> Any:
         panel.set_xlabel("effort: tokens to read (logarithmic)")
     for panel in panels[: len(ops) : columns]:
         panel.set_ylabel("speed: share of the ceiling")
-    across = max(1, int(wide * columns / _ENTRY))
+    across = max(1, int(width / _ENTRY))
     drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=across, frameon=False)
     some = "; (2/3): of 2 of these 3" * any(point.cases < point.of for point in chart.points)
     title = (
@@ -78,8 +79,7 @@ def figure(chart: Map) -> Any:
         f"does not bind{some}",
         "* its source has changed since" * bool(chart.changed),
     )
-    characters = int(wide * columns / _CHARACTER)
-    drawn.suptitle("\n".join(textwrap.fill(line, characters) for line in title if line))
+    drawn.suptitle("\n".join(textwrap.fill(line, int(width / _CHARACTER)) for line in title if line))
     drawn.draw_without_rendering()  # where everything is, is known only then
     for panel, texts in labels:
         _keep_apart(panel, texts)

@@ -230,7 +230,6 @@ class Checking:
 
     def _more_on(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` of a user's implementation with the findings asked for beside the case's."""
-        watches = impl.route == "cupy" and self._device.type == "cpu"
         if not agreement.passed:
             problem = self._with_memory_problem(impl, [self._case], "")
             memory = (Finding(MEMORY, False, problem),) if problem else ()
@@ -241,17 +240,21 @@ class Checking:
             right += passed
         if agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
-        if agreement.passed and THREAD_ORDERS in self._more and watches:
+        if agreement.passed and THREAD_ORDERS in self._more and self._watches(impl):
             finding = in_thread_orders(impl, right, worker, self._hard_probes)
             agreement = _with(agreement, finding, None)
         return agreement
+
+    def _watches(self, impl: Implementation) -> bool:
+        """Whether it has CUDA kernels whose accesses are seen one by one."""
+        return impl.route == "cupy" and self._device.type == "cpu"
 
     def _with_memory_problem(self, impl: Implementation, cases: Collection[Case], problem: str) -> str:
         """``problem`` behind what a user's CUDA kernel does to memory on these cases, where a CPU sees that.
 
         If its worker died, another one is asked.
         """
-        if impl.route != "cupy" or self._device.type != "cpu":
+        if not self._watches(impl):
             return problem
         try:
             why = memory_problem(impl, cases, self._pool.of(impl), self._hard_probes)
