@@ -17,6 +17,7 @@ every GPU:
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
 * ``tl.xor_sum``, which ``tl.sort`` and ``tl.topk`` consist of, would run element by element.
+* In Triton 3.6 a loop that ends at a loaded number fails with numpy 2.5.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """
 
@@ -225,6 +226,12 @@ def match_gpu_arithmetic() -> None:
         ]
         return copies, named_copies
 
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_tensor_and_index(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda scalar: scalar.handle.data.item())
+
     launch = interpreter.InterpretedFunction.run
 
     def run_or_warm_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -232,6 +239,7 @@ def match_gpu_arithmetic() -> None:
             return WarmedUp(kernel, launch, args, options)
         return launch(kernel, *args, grid=grid, warmup=False, **options)
 
+    interpreter._patch_lang_tensor = patch_tensor_and_index
     interpreter.InterpretedFunction.run = run_or_warm_up
     interpreter.GridExecutor._init_args_hst = unseen(bounded_copies)
     interpreter.GridExecutor._restore_args_dev = unseen(interpreter.GridExecutor._restore_args_dev)

@@ -244,7 +244,8 @@ class Examiner:
         if errors.wrong or errors.misplaced:
             raise Cheated(
                 f"correct when checked, wrong in {when}: "
-                f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
+                f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements: "
+                "a race, a kept result, or work left to another stream"
             )
 
 

@@ -48,7 +48,6 @@ def test_there_are_kernels():
     assert {impl.op for impl in KERNELS} == set(registry.op_names())
 
 
-@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton 3.6's own
 @pytest.mark.skipif(EXPECTED is None, reason="tests/kernels/test_agreement.py does so on many more cases")
 @pytest.mark.parametrize("impl", KERNELS, ids=lambda impl: f"{impl.op}-{impl.label}")
 def test_agrees(impl: Implementation, device: torch.device):
