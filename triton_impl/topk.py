@@ -171,10 +171,9 @@ def part_of_row(N, tiles, VEC: tl.constexpr):
 
 @triton.jit
 def collect(candidates_ptr, count, keys, n, chosen):
-    """Store the chosen elements' words behind ``count`` others; returns how many there are now."""
+    """Store the chosen elements' words behind ``count`` others."""
     places = count + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
     tl.store(candidates_ptr + places, make_words(keys, n).to(tl.int64, bitcast=True), mask=chosen)
-    return count + tl.sum(chosen.to(tl.int32))
 
 
 @triton.jit
@@ -194,8 +193,8 @@ def store_chosen(
     """Collect the chosen elements, K to CANDIDATES, sort them and store the first K."""
     pid, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_K)
     candidates_ptr += pid * CANDIDATES
-    count = collect(candidates_ptr, 0, keys, n, chosen)
-    best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
+    collect(candidates_ptr, 0, keys, n, chosen)
+    best = largest_words(candidates_ptr, tl.sum(chosen.to(tl.int32)), BLOCK_K, CANDIDATES)
     store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr, HAS_COLUMNS)
 
 
@@ -266,33 +265,37 @@ def topk_filtered_kernel(
 ):  # fmt: skip
     """Grid: ``tiles`` programs per row, no more than keep the GPU busy; each reads its part tile by tile.
 
-    Only the first tile is searched, as in delegates.  K of its elements reach the bound, so of later tiles
-    only the greater ones count.  Where candidates are too many, the K largest stay and the least of them is
-    the new bound.
+    The first tile has too many candidates, and is searched as in delegates.  K of its elements reach the
+    bound, so of later tiles only the greater ones count.  Where candidates are too many again, the K largest
+    stay and the least of them is the new bound.
     """
     pid, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_K)
     m, begin, part_N = part_of_row(N, tiles, VEC)
     row = x_ptr + m * stride_xm + begin
     candidates_ptr += pid * CANDIDATES
     BITS: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth
-    n = tl.arange(0, BLOCK_N)
-    keys = load_keys(row, n, part_N)
-    bound, chosen = reach_by_delegates(keys, K, BITS, CANDIDATES)
-    count = collect(candidates_ptr, 0, keys, n, chosen)
-    for tile in range(1, tl.cdiv(part_N, BLOCK_N)):
+    bound, count = tl.zeros((), tl.uint32), 0
+    for tile in range(tl.cdiv(part_N, BLOCK_N)):
         n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         keys = load_keys(row, n, part_N)
         chosen = keys > bound  # of equal elements those before are larger
-        if count + tl.sum(chosen.to(tl.int32)) > CANDIDATES:
-            best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
-            tl.debug_barrier()  # all threads have read the candidates
-            tl.store(candidates_ptr + k, best.to(tl.int64, bitcast=True), mask=k < K)
-            count = K
-            bound = (tl.min(tl.where(k < K, best, best | 0xFFFFFFFF00000000)) >> 32).to(tl.uint32)
-            chosen = keys > bound
-            if K + tl.sum(chosen.to(tl.int32)) > CANDIDATES:  # as in a row in ascending order
-                chosen &= reach(keys, radix_select(keys, K, BITS), K, CANDIDATES - BLOCK_K)
-        count = collect(candidates_ptr, count, keys, n, chosen)
+        more = tl.sum(chosen.to(tl.int32))
+        if count + more > CANDIDATES:
+            if count > K:
+                best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
+                tl.debug_barrier()  # all threads have read the candidates
+                tl.store(candidates_ptr + k, best.to(tl.int64, bitcast=True), mask=k < K)
+                count = K
+                bound = (tl.min(tl.where(k < K, best, best | 0xFFFFFFFF00000000)) >> 32).to(tl.uint32)
+                chosen = keys > bound
+                more = tl.sum(chosen.to(tl.int32))
+            if count + more > CANDIDATES:  # in the first tile, or in a row in ascending order
+                least, reaching = reach_by_delegates(keys, K, BITS, CANDIDATES - BLOCK_K)
+                bound = tl.maximum(bound, least)
+                chosen &= reaching
+                more = tl.sum(chosen.to(tl.int32))
+        collect(candidates_ptr, count, keys, n, chosen)
+        count += more
     best = largest_words(candidates_ptr, count, BLOCK_K, CANDIDATES)
     store_words(values_ptr, indices_ptr, pid * K, best, k, K, begin, columns_ptr + m * N, HAS_COLUMNS)
 
@@ -355,6 +358,8 @@ def bitonic(x: torch.Tensor, *, K: int) -> Largest:
 
 MOST_COLUMNS = 4096
 """Of a tile: 4 warps with 32 elements per thread, half of CUDA's, as a thread takes more registers."""
+LOOP_COLUMNS = 1024
+"""Of a tile where a program loops over tiles: 2 warps, so that eight programs run on a multiprocessor."""
 
 
 def tiles_of(M: int, N: int, VEC: int, K: int, processors: int, loops: bool) -> int:
@@ -363,7 +368,7 @@ def tiles_of(M: int, N: int, VEC: int, K: int, processors: int, loops: bool) -> 
     A part has many times as many elements as it hands on.
     """
     least = 1 if loops else cdiv(cdiv(N, VEC), MOST_COLUMNS // VEC)
-    programs, most = (4 if loops else 2) * processors, N // max(2048, 8 * K)
+    programs, most = (6 if loops else 2) * processors, N // max(2048, 8 * K)
     return max(least, min(cdiv(programs, max(M, 1)), most))
 
 
@@ -372,7 +377,7 @@ def by_tiles(run, x: torch.Tensor, K: int, loops: bool = False) -> Largest:  # t
     x = checked(x, K)
     check_few(K)
     VEC, BLOCK_K = 16 // x.element_size(), max(16, next_power_of_2(max(K, 1)))
-    CANDIDATES = (8 if loops else 2) * BLOCK_K
+    CANDIDATES = (4 if loops else 2) * BLOCK_K
     values, indices = outputs(x, K)
     if values.numel() == 0:
         return values, indices
@@ -380,13 +385,13 @@ def by_tiles(run, x: torch.Tensor, K: int, loops: bool = False) -> Largest:  # t
     while tiles != 1:
         M, N = x.shape
         tiles = tiles_of(M, N, VEC, K, multiprocessors(x.device), loops)
-        BLOCK_N = min(max(1024, next_power_of_2(cdiv(cdiv(N, VEC), tiles) * VEC)), MOST_COLUMNS)
+        BLOCK_N = LOOP_COLUMNS if loops else max(1024, next_power_of_2(cdiv(cdiv(N, VEC), tiles) * VEC))
         values, indices = outputs(x, tiles * K)
         candidates = torch.empty((M * tiles, CANDIDATES), dtype=torch.int64, device=x.device)
         run[grid_1d(M * tiles)](
             x, columns, values, indices, candidates, N, x.stride(0), tiles, K, VEC=VEC, BLOCK_N=BLOCK_N,
             BLOCK_K=BLOCK_K, CANDIDATES=CANDIDATES, HAS_COLUMNS=HAS_COLUMNS,
-            num_warps=BLOCK_N // 1024, maxnreg=128 if loops else None,  # the loop would take all 255
+            num_warps=2 if loops else BLOCK_N // 1024, maxnreg=128,  # else ptxas takes up to all 255
         )  # fmt: skip
         x, columns, HAS_COLUMNS = values, indices, True
     return values, indices

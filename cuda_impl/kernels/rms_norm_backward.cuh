@@ -100,7 +100,7 @@ template <typename T, int VEC, int VECTORS, int THREADS>
 __global__ __launch_bounds__(THREADS) void rms_norm_backward_onepass_kernel(
     const T* dy_ptr, const T* x_ptr, const T* weight_ptr, const float* rstd_ptr, T* dx_ptr,
     float* partial_ptr, index_t M, index_t N, index_t stride_dym, index_t stride_xm, index_t stride_rm) {
-    constexpr bool PREFETCH = VECTORS * VEC <= 8;
+    constexpr bool PREFETCH = VECTORS * VEC <= 8 || THREADS <= 512;
     const int first = threadIdx.x * VEC, columns = static_cast<int>(N) - first;
     Packed<T, VEC> weight[VECTORS], dy[VECTORS], x[VECTORS], next_dy[VECTORS], next_x[VECTORS];
     const auto load = [&](index_t m) {

@@ -91,13 +91,14 @@ def onepass(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> Plan:
     """Rows stay in registers, and sums of columns as well: dy and x are read once."""
     dy, x, weight, dx, dweight, VEC = checked(dy, x, weight, rstd)
     M, N = x.shape
-    _, THREADS = SHAPE = onepass_shape(ceil_div(N, VEC), VEC)
+    VECTORS, THREADS = SHAPE = onepass_shape(ceil_div(N, VEC), VEC)
     if THREADS > MOST_THREADS:
-        most = MOST_THREADS * SHAPE[0] * VEC
+        most = MOST_THREADS * VECTORS * VEC
         raise NotImplementedError(
             f"N={N}: registers hold rows of up to {most} such columns; online takes any"
         )
-    blocks = min(M, 1024 // THREADS * multiprocessors(x.device))  # 64 registers a thread
+    resident = 512 if VECTORS == 2 else 1024  # 128 registers a thread, or 64
+    blocks = min(M, max(1, resident // THREADS) * multiprocessors(x.device))
     partial = empty((blocks, N), torch.float32, x.device)
     sizes = int64(M, N, dy.stride(0), x.stride(0), rstd.stride(0))
     args = (dy, x, weight, rstd, dx, partial, *sizes)

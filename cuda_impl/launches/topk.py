@@ -89,7 +89,7 @@ def tiles_of(M: int, N: int, VEC: int, K: int, processors: int, loops: bool) -> 
     A part has many times as many elements as it hands on.
     """
     least = 1 if loops else ceil_div(ceil_div(N, VEC), MOST_COLUMNS // VEC)
-    blocks, most = (3 if loops else 2) * processors, N // max(2048, 8 * K)
+    blocks, most = (6 if loops else 2) * processors, N // max(2048, 8 * K)
     return max(1, least, min(ceil_div(blocks, max(M, 1)), most))
 
 

@@ -39,18 +39,23 @@ def right(x, y):
 def own_registry() -> Iterator[None]:
     """What is registered within the context is removed after it, but for the project's own."""
     known = {op: dict(labels) for op, labels in registry._implementations.items()}
-    with (
-        mock.patch.dict(registry._ops),
-        mock.patch.dict(registry._files_of_ops),
-        mock.patch.dict(registry._implementations, known),
-    ):
-        yield
-        own = {
-            op: {label: impl for label, impl in labels.items() if _is_own(impl)}
-            for op, labels in registry._implementations.items()
-        }
-    for op, labels in own.items():  # its modules are not imported again
-        registry._implementations.setdefault(op, {}).update(labels)
+    own = {}
+    try:
+        with (
+            mock.patch.dict(registry._ops),
+            mock.patch.dict(registry._files_of_ops),
+            mock.patch.dict(registry._implementations, known),
+        ):
+            try:
+                yield
+            finally:
+                own = {
+                    op: {label: impl for label, impl in labels.items() if _is_own(impl)}
+                    for op, labels in registry._implementations.items()
+                }
+    finally:
+        for op, labels in own.items():  # its modules are not imported again
+            registry._implementations.setdefault(op, {}).update(labels)
 
 
 def _is_own(impl: Implementation) -> bool:
