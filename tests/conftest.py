@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if HAS_GPU:
         for item in items:
-            if "device" in getattr(item, "fixturenames", ()):
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            if "device" in getattr(item, "fixturenames", ()) and "device" not in params:
                 item.add_marker(pytest.mark.gpu)  # it takes the GPU where there is one
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch finds none here")
