@@ -46,6 +46,23 @@ _FIXED = {
     "worker_extra_args": ["--resources", "GPU=1"],
 }
 """Of Slurm's jobs: one worker with one thread and one GPU, and encrypted connections."""
+_KINDS: dict[str, type] = {
+    "job_cpu": int,
+    "death_timeout": int,
+    "nanny": bool,
+    "scheduler_options": dict,
+    "job_extra_directives": list,
+    "job_script_prologue": list,
+    "job_directives_skip": list,
+}
+"""Of the arguments of ``SLURMCluster`` that are no text."""
+_IN_WORDS = {
+    str: "text in quotation marks",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "a table",
+    list: "a list",
+}
 _ANSWER_S = 15.0
 _DAY_S = 86400.0
 _QUIET_END = """
@@ -168,8 +185,13 @@ def slurm(file: Path) -> Any:
             raise ValueError(f"leave out {', '.join(sorted(changed))}: each job is one worker with one GPU")
         if unknown := table.keys() - _known():
             raise ValueError(f"SLURMCluster has no argument {', '.join(sorted(unknown))}")
+        for name, value in table.items():
+            kind = _KINDS.get(name, str)
+            if type(value) is not kind:
+                shown = f'"{value}"' if type(value) is str else value
+                raise ValueError(f"{name} is {shown}, and should be {_IN_WORDS[kind]}")
         directives = table.get("job_extra_directives", ())
-        if not (table["memory"] and any("gpu" in directive for directive in directives)):
+        if not (table["memory"] and any("gpu" in str(directive) for directive in directives)):
             raise ValueError('no GPU is asked for: add job_extra_directives = ["--gres=gpu:1"]')
         cluster = SLURMCluster(**options)
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:

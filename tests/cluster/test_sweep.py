@@ -178,6 +178,8 @@ def test_a_slurm_job_is_one_worker_with_one_gpu(tmp_path: Path) -> None:
         (("jobs = 4\n", ""), "it has no 'jobs'"),
         (("jobs = 4", "jobs = 0"), "jobs = NUMBER"),
         (("[slurm]", "[slurms]"), "it has no 'slurm'"),
+        (('"02:00:00"', "02:00:00"), "walltime is 02:00:00, and should be text in quotation marks"),
+        (('["--gres=gpu:1"]', '"--gres=gpu:1"'), "should be a list"),
         (('"--gres=gpu:1"', '"--exclusive"'), "no GPU is asked for"),
         (("job_cpu = 8", "processes = 8"), "leave out processes: each job is one worker"),
         (("job_cpu = 8", "cpus = 8"), "SLURMCluster has no argument cpus"),
