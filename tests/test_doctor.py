@@ -171,14 +171,6 @@ def test_a_table_and_each_command_once() -> None:
     assert text.count("MISSING") == 2
 
 
-@for_each("width", [60, 80, 200])
-def test_the_table_is_as_wide_as_the_terminal(width: int) -> None:
-    found = doctor.diagnose()
-    table = doctor.render(found, width).partition("\n\nTo fix")[0]
-    assert max(map(len, table.splitlines())) <= width
-    assert all(capability.name in table for capability in found)
-
-
 def test_the_exit_status_says_whether_anything_needed_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -406,6 +406,9 @@ def test_kernels_have_their_short_names_in_every_message() -> None:
     assert "elementwise_kernel has no source" in screen(case)
     assert demangled("_Z3unknown!") == "_Z3unknown!"
     for name, short in (
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(int)", "cunn_SoftMaxForward"),
+        ("softmax_online_kernel<float, 256>", "softmax_online_kernel"),
+        ("triton_red_fused_0", "triton_red_fused_0"),
         ("void cutlass::Kernel2<cutlass_80_tensorop_gemm>(Params)", "cutlass_80_tensorop_gemm"),
         ("DeviceKernel2<float>", "DeviceKernel2"),
     ):
