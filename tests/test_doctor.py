@@ -63,7 +63,6 @@ def test_an_import_is_kept_until_a_package_changes(
 
 def test_the_build_of_torch_is_read_from_its_files() -> None:
     build = installed.torch_build()
-    assert build is not None
     assert (build.version, build.cuda) == (torch.__version__, torch.version.cuda)
 
 
@@ -199,7 +198,6 @@ def test_the_card_is_found() -> None:
     assert gpu.ok
     assert torch.cuda.get_device_name() in gpu.detail
     (properties, card) = (torch.cuda.get_device_properties(0), installed.gpu())
-    assert card is not None
     assert (card.name, card.memory_bytes) == (properties.name, properties.total_memory)
     assert card.capability == 10 * properties.major + properties.minor
     assert found("NVML").ok

@@ -60,7 +60,6 @@ def holder(place: Path) -> tuple[subprocess.Popen[str], Path]:
         stdout=-1,
         text=True,
     )
-    assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
 

@@ -514,7 +514,6 @@ def test_a_sweep_of_shapes_names_each_way_s_best_on_every_case_and_ends_with_geo
     means = re.search(
         r"Geometric means: torch [\d.]+x, triton ([\d.]+)x, cuda 1\.5\d+x\.", " ".join(text.split())
     )
-    assert means
     assert float(means[1]) == pytest.approx(1.21 / 2, abs=0.005)
     unlike = {label: times for label, times in made_up.APART.items() if not label.startswith("triton")}
     row = replace(made_up.rows()[0], agreement=None, timing=None)

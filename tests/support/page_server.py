@@ -130,7 +130,6 @@ def page_server(*words: str) -> Iterator[PageServerProcess]:
             process.wait(30)
         process.kill()
         process.wait()
-        assert process.stderr
         process.stderr.close()
 
 
