@@ -26,8 +26,6 @@ MINE = "mine"
 """The name of the user's row: ``triton.mine``."""
 EXAMPLE = "example"
 _FOLDERS = {"torch": "torch_impl", "triton": "triton_impl", "cuda": "cuda_impl/launches"}
-_LEFT_OUT = ("algorithm", "untuned", "matches", "prepare", "kernels", "emulated", "without_gpu")
-"""What a decorator says of the project's row only."""
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _PLANNED = "from cuda_impl.launch import Planned, tensors_of"
 _BY_HAND = '''
