@@ -63,7 +63,6 @@ def test_an_import_is_kept_until_a_package_changes(
 
 def test_the_build_of_torch_is_read_from_its_files() -> None:
     build = installed.torch_build()
-    assert build is not None
     assert (build.version, build.cuda) == (torch.__version__, torch.version.cuda)
 
 
@@ -171,14 +170,6 @@ def test_a_table_and_each_command_once() -> None:
     assert text.count("MISSING") == 2
 
 
-@for_each("width", [60, 80, 200])
-def test_the_table_is_as_wide_as_the_terminal(width: int) -> None:
-    found = doctor.diagnose()
-    table = doctor.render(found, width).partition("\n\nTo fix")[0]
-    assert max(map(len, table.splitlines())) <= width
-    assert all(capability.name in table for capability in found)
-
-
 def test_the_exit_status_says_whether_anything_needed_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,7 +198,6 @@ def test_the_card_is_found() -> None:
     assert gpu.ok
     assert torch.cuda.get_device_name() in gpu.detail
     (properties, card) = (torch.cuda.get_device_properties(0), installed.gpu())
-    assert card is not None
     assert (card.name, card.memory_bytes) == (properties.name, properties.total_memory)
     assert card.capability == 10 * properties.major + properties.minor
     assert found("NVML").ok

@@ -34,7 +34,7 @@ import pytest
 from compare.registry import ROOT
 from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
-from isolated import inside
+from isolated import entering, inside
 from mutations import Mutation, mutations_in
 from mutations.instruments import mutated
 
@@ -197,10 +197,6 @@ def clone_signalling(number: int) -> Attempt:
 
 
 # --------------------------------------------------------------------------- the protections
-
-
-def entering(found: Isolation, *, gpu: bool = False) -> Callable[[Path, int], None]:
-    return lambda private, lifeline: isolation.enter(found, private, lifeline, gpu=gpu)
 
 
 def nothing(private: Path, lifeline: int) -> None: ...

@@ -16,7 +16,7 @@ import pytest
 from compare.registry import ROOT
 from compare.sandbox import isolation, scratch
 from own_machine import OwnMachine
-from processes import until
+from processes import descendants, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -60,7 +60,6 @@ def holder(place: Path) -> tuple[subprocess.Popen[str], Path]:
         stdout=-1,
         text=True,
     )
-    assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
 
@@ -148,20 +147,6 @@ def nothing_left(machine: OwnMachine) -> None:
     assert until(lambda: not machine.left(), 10), machine.left()
 
 
-def of_group(process: subprocess.Popen[str]) -> list[int]:
-    """The processes that descend from it."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended
-            continue
-    members = {process.pid}
-    while more := {pid for pid, parent in parents.items() if parent in members} - members:
-        members |= more
-    return sorted(members - {process.pid})
-
-
 @NEEDS_NAMESPACES
 @pytest.mark.thorough
 @pytest.mark.parametrize(
@@ -202,7 +187,7 @@ def test_workers_killed_from_outside(machine: OwnMachine) -> None:
     """While a compiler of theirs runs."""
     process = comparing(machine)
     assert until(lambda: compiling(machine) or process.poll() is not None, 120)
-    for pid in of_group(process):
+    for pid in descendants(process.pid):
         os.kill(pid, signal.SIGKILL)
     ended(process)
     nothing_left(machine)
@@ -217,7 +202,7 @@ def test_a_lab(command: str, ending: signal.Signals | None, machine: OwnMachine)
     if ending is not None:
         assert until(lambda: compiling(machine) or process.poll() is not None, 120)
         assert process.poll() is None, ended(process)
-        others = of_group(process)
+        others = descendants(process.pid)
         process.send_signal(ending)
         ended(process)
         assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), 20), "one goes on"

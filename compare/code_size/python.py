@@ -12,7 +12,7 @@ from typing import Any
 
 from compare.code_size.cpp import is_source
 from compare.code_size.pieces import CodePiece
-from compare.code_size.sources import Module, code_of, module_of
+from compare.code_size.sources import Module, code_of, first_line, module_of
 
 _REGISTRATIONS = ("implementation", "variant")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -54,7 +54,7 @@ def reached(
     if path.suffix == ".cu":  # a comment launches its kernel
         return Reached([], [], [])
     statements = module_of(path).statements if path.is_file() else ()
-    around = [node for node in statements if _first_line(node) <= line <= _last_line(node)]
+    around = [node for node in statements if first_line(node) <= line <= _last_line(node)]
     if not around:
         raise OSError(f"its function is not found in {path}: exec made it, or the file has changed since")
     found = Reached([], [], [])
@@ -122,7 +122,7 @@ def _piece(path: Path, module: Module, node: ast.stmt, texts: Iterable[ast.expr]
         if isinstance(inner, _Function):
             out = [d for d in inner.decorator_list if _decorator_name(d) in _REGISTRATIONS]
             dropped.update(line for part in out for line in range(part.lineno, _last_line(part) + 1))
-    lines = dict(enumerate(module.lines[_first_line(node) - 1 : _last_line(node)], _first_line(node)))
+    lines = dict(enumerate(module.lines[first_line(node) - 1 : _last_line(node)], first_line(node)))
     for text in sorted(texts, key=lambda text: (text.lineno, text.col_offset), reverse=True):
         last = _last_line(text)  # columns are counted in bytes
         before = lines[text.lineno].encode()[: text.col_offset]
@@ -131,11 +131,6 @@ def _piece(path: Path, module: Module, node: ast.stmt, texts: Iterable[ast.expr]
         lines[text.lineno] = (before + b'""' + behind).decode()
     kept = "\n".join(line for number, line in lines.items() if number not in dropped)
     return CodePiece(textwrap.dedent(kept), "python", str(path))
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _last_line(node: ast.stmt | ast.expr) -> int:

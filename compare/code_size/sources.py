@@ -208,6 +208,12 @@ def _module_at(path: Path, changed_ns: int) -> Module:
     )
 
 
+def first_line(node: ast.stmt) -> int:
+    """A statement's first line, decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
     """Statements in preorder: a function may be registered in an ``if``, a ``try`` or a ``for``."""
     for child in ast.iter_child_nodes(node):

@@ -16,14 +16,7 @@ from compare.labs.lab import Group, Lab, Limit, Speed, Task, Visibility, op_of
 from compare.labs.running import LATE, Allowance, Run, run
 from compare.labs.work import Work
 from compare.model.op import Case, UsageError, way_of
-from compare.model.result import (
-    DOES_NOT_COMPILE,
-    OWN_WORK,
-    UNREAD,
-    Comparison,
-    Mismatch,
-    Row,
-)
+from compare.model.result import DOES_NOT_COMPILE, OWN_WORK, UNREAD, Comparison, Mismatch, Row
 from compare.sandbox.words import printable
 from compare.timing import figures
 from compare.worker.own_code import OWN_CODE

@@ -73,7 +73,7 @@ def by_nvcc(launch: CudaLaunch, blank: Opened, folder: Path) -> Opened:
 
     The module that holds the kernel, with others and the host code, is shown and not compiled.
     """
-    opened = replace(blank, kernel=launch.kernel, stages=(_source(launch), _module(launch, blank)))
+    opened = replace(blank, kernel=launch.kernel, stages=(_source(launch), _module(blank)))
     source = folder / "kernels.cu"
     source.write_text(build.instances(launch.source, [launch.kernel]))
     host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
@@ -172,7 +172,7 @@ def _source(launch: CudaLaunch) -> CompilerStage:
     return CompilerStage("source", "CUDA C++", files[path].encode(), file=str(path))
 
 
-def _module(launch: CudaLaunch, blank: Opened) -> CompilerStage:
+def _module(blank: Opened) -> CompilerStage:
     """The C++ of the pybind11 module: written by hand, or generated from the op's launch tables."""
     maker = "C++ host code" if build.by_hand(blank.op) else f"generated from launches/{blank.op}.py"
     return CompilerStage("module", maker, build.module_text(blank.op).encode())

@@ -171,7 +171,7 @@ def _run_case(
     *earlier, result = cases
     if step.check:
         check_case(context, step, result)
-        note_ordinary(context, earlier, result)
+        note_ordinary(earlier, result)
     else:
         skip_check(context, earlier, result)
     if context.on_gpu and step.check:

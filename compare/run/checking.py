@@ -134,7 +134,7 @@ def _entry(context: Context, impl: Implementation, outcome: CheckOutcome) -> Row
     return RowState(impl, row, outcome.first_call_ms, outcome.held_bytes)
 
 
-def note_ordinary(context: Context, earlier: Iterable[CaseResult], result: CaseResult) -> None:
+def note_ordinary(earlier: Iterable[CaseResult], result: CaseResult) -> None:
     """Mark the correct rows of a case that were wrong on hard inputs, which are tried with the first case."""
     wrong = {
         label: entry.row

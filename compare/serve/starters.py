@@ -18,7 +18,7 @@ from typing import Any
 from compare import places, registry
 from compare.code_size import cpp
 from compare.code_size.count import launched
-from compare.code_size.sources import include_depths
+from compare.code_size.sources import first_line, include_depths
 from compare.model.op import UsageError, way_of
 from cuda_impl.flags import KERNELS
 
@@ -26,8 +26,6 @@ MINE = "mine"
 """The name of the user's row: ``triton.mine``."""
 EXAMPLE = "example"
 _FOLDERS = {"torch": "torch_impl", "triton": "triton_impl", "cuda": "cuda_impl/launches"}
-_LEFT_OUT = ("algorithm", "untuned", "matches", "prepare", "kernels", "emulated", "without_gpu")
-"""What a decorator says of the project's row only."""
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _PLANNED = "from cuda_impl.launch import Planned, tensors_of"
 _BY_HAND = '''
@@ -211,7 +209,7 @@ def _used(node: ast.stmt, changed: Mapping[str, str]) -> set[str]:
 
 def _statement(node: ast.stmt, rows: Sequence[str], names: set[str], changed: Mapping[str, str]) -> str:
     """A statement with what is above it; of an import only what is used."""
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))]) - 1
+    first = first_line(node) - 1
     lines = list(rows[first : node.end_lineno])
     if isinstance(node, _IMPORTS) and not names >= _imported(node):
         node.names = [each for each in node.names if _name(each) in names]

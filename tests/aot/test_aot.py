@@ -21,7 +21,6 @@ from compare.aot import building, running, screen
 from compare.aot.plan import Pointer, ProgramPlan, candidates, plan
 from compare.aot.running import ProgramOutcome, ProgramReport
 from compare.checking.check import CheckOptions, check
-from compare.cli import main
 from compare.commands.aot import _exit_status
 from compare.device import arch, supports
 from compare.model.op import CudaLaunch, Op
@@ -392,13 +391,6 @@ def test_without_a_driver_a_program_says_what_it_needs(add: Built, tmp_path: Pat
 
 
 # --------------------------------------------------------------------------- mistakes
-
-
-def test_a_folder_for_the_programs_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:  # argparse's own way
-        main(["aot", "vector_add"])
-    assert ended.value.code == 2
-    assert "--out" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

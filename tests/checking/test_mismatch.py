@@ -27,7 +27,6 @@ def found(break_it: Callable[[torch.Tensor], object], shape: tuple[int, ...] = M
     output = made if isinstance(made, torch.Tensor) and made.shape == output.shape else output
     wrong = ~((output.double() - expected).abs() <= 1e-5)
     told = mismatch(output, expected, wrong)
-    assert told is not None
     assert told.count == int(wrong.sum())
     assert told.of == wrong.numel()
     return told
@@ -130,7 +129,6 @@ def test_small_rows_that_are_off_by_a_factor_suggest_another_eps(rows: list[int]
     output = expected.clone()
     output[rows] *= torch.tensor([[1.4], [1.2]])[: len(rows)]
     told = mismatch(output.float(), expected, output != expected, formula="y = x / sqrt(mean(x^2) + eps)")
-    assert told is not None
     assert told.pattern.endswith(words)
 
 
@@ -148,7 +146,6 @@ def test_the_check_locates_what_it_finds_wrong_piece_by_piece() -> None:
     reference = Reference(op, inputs)
     errors = errors_of(op, small, reference, output, 100.0)
     told = mismatch_of(op, small, reference, output, 100.0)
-    assert told is not None
     assert told.count == errors.wrong == 40 * 13
     assert told.index == (0, 287)
     assert told.got == pytest.approx(1.5 * told.expected)

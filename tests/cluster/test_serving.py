@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from page_server import PageServerProcess, page_server
-from processes import ROOT, running, until
+from processes import ROOT, running, stat, until
 
 pytest.importorskip("tornado", reason="the page needs tornado: pip install -r requirements-serve.txt")
 pytest.importorskip("django_ace", reason="the page needs its editor: pip install -r requirements-serve.txt")
@@ -38,12 +38,9 @@ def right(server: PageServerProcess) -> str:
 
 def worker_of(server: PageServerProcess) -> int:
     """The worker's process: of those that the server has spawned, the one with children."""
-
-    def file(pid: int, name: str) -> str:
-        return Path(f"/proc/{pid}/{name}").read_text()
-
-    parents = {int(file(pid, "stat").rpartition(")")[2].split()[1]) for pid in server.descendants}
-    (worker,) = (pid for pid in server.descendants if pid in parents and "spawn_main" in file(pid, "cmdline"))
+    parents = {int(stat(pid)[1]) for pid in server.descendants}
+    spawned = (pid for pid in server.descendants if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
+    (worker,) = (pid for pid in spawned if pid in parents)
     return worker
 
 
@@ -80,7 +77,6 @@ def test_ctrl_c_ends_it_without_a_traceback():
     """A terminal sends SIGINT to the workers as well."""
     line = [sys.executable, "-m", "compare", "serve", "--device", "cpu", "--cluster", "local", "--port", "0"]
     with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as it:
-        assert it.stderr
         assert any("open http" in text for text in it.stderr)
         os.killpg(it.pid, signal.SIGINT)
         rest = it.stderr.read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -113,73 +112,6 @@ def test_the_hint_of_the_group_that_failed_is_shown(
 def test_the_exit_status_is_of_the_weightiest_result(results: tuple[str, ...], status: int) -> None:
     parts = tuple(Part("x", 0, 1, result) for result in results)  # type: ignore[arg-type]
     assert statuses.of_marks([Marks("a", "01", "", False, "", "", parts)]) == status
-
-
-HOSTILE: dict[str, Callable[[Path], object]] = {
-    "pipe": lambda mine: remade(mine / "answers.toml", os.mkfifo),
-    "zeros": lambda mine: remade(mine / "triton_add.py", lambda file: file.symlink_to("/dev/zero")),
-    "classmate": lambda mine: remade(
-        mine / "triton_add.py", lambda file: file.symlink_to("../honest/triton_add.py")
-    ),
-    "number": lambda mine: (mine / "answers.toml").write_text(f'lab = "01"\na = {"9" * 5000}'),
-    "sparse": lambda mine: os.truncate(mine / "torch_add.py", 1 << 40),
-    "deep": lambda mine: (mine / "torch_add.py").write_text("x = " + "-" * 200_000 + "1\n"),
-    "kills": lambda mine: (mine / "torch_add.py").write_text(
-        "import os\nfrom compare.registry import implementation\n"
-        '@implementation("vector_add", "torch.mine", level="naive")\n'
-        "def add(x, y):\n    os.kill(os.getpid(), 9)\n"
-    ),
-    "empty": lambda mine: shutil.rmtree(mine) or mine.mkdir(),
-}
-"""What a submission does to a copy of the lab's solutions."""
-
-
-def remade(file: Path, make: Callable[[Path], object]) -> None:
-    file.unlink()
-    make(file)
-
-
-@pytest.mark.thorough
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_hostile_submissions_cost_the_others_nothing(tmp_path: Path) -> None:
-    students = tmp_path / "class"
-    for name in ("honest", "last", *HOSTILE):
-        start(labs.find("01"), students / name)
-        shutil.copytree(labs.SOLUTIONS / "01_programs_and_threads", students / name, dirs_exist_ok=True)
-        for right in ALL[:2]:  # these solutions are the project's code
-            (students / name / right.file).write_text(right.text)
-        HOSTILE.get(name, lambda mine: None)(students / name)
-    files = {name: tmp_path / name for name in ("marks.json", "marks.csv", "class.html")}
-    graded = command(
-        *("grade", students, "--device", "cpu", "--jobs", "2", "--timeout", "60"),
-        *("--json", files["marks.json"], "--csv", files["marks.csv"], "--html", files["class.html"]),
-    )
-    assert "Traceback" not in graded.stderr
-    assert graded.returncode == 4, graded.stderr
-    marks = {each["student"]: each["parts"] for each in json.loads(files["marks.json"].read_text())}
-    assert set(marks) == {"honest", "last", *HOSTILE}
-    tests = {
-        name: {part["result"] for part in parts if part["of"] and ": " in part["name"]} - {"left out"}
-        for name, parts in marks.items()
-    }
-    assert tests["honest"] == tests["last"] == tests["pipe"] == tests["number"] == {"passed"}
-    assert tests["zeros"] == tests["classmate"] == tests["sparse"] == tests["deep"] == {"passed", "error"}
-    assert "error" in tests["kills"]
-    assert "refused" not in set().union(*tests.values())
-    details = {name: " ".join(part["detail"] for part in parts) for name, parts in marks.items()}
-    for name, says in {
-        "pipe": "answers.toml cannot be read: it is no regular file",
-        "zeros": "triton_add.py cannot be read: it is a link that leads out of",
-        "classmate": "triton_add.py cannot be read: it is a link that leads out of",
-        "number": "answers.toml is not TOML",
-        "sparse": "torch_add.py cannot be read: it has more than 262144 bytes",
-        "deep": "too much to parse",
-        "kills": "killed by SIGKILL",
-        "empty": "there is no",
-    }.items():
-        assert says in details[name], details[name]
-    assert all(name in file.read_text() for file in files.values() for name in marks)
 
 
 def test_the_next_command_can_be_typed_where_a_folder_has_spaces(

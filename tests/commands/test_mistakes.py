@@ -41,9 +41,6 @@ MISTAKES = [
     ("softmax --arch sm_" + "7" * 5000, "argument 3 has 5003 characters"),
     # a comparison
     ("softmax --case M=4", "N is missing"),
-    ("softmax --case M=4,N=4,fp64", "neither"),
-    ("softmax --case M=4,N=-4", "whole number"),
-    ("softmax --case N=4,K=4", "no dimension"),
     ("softmax --only trition.*", "did you mean triton"),
     ("all --only nothing.*", "no implementation"),
     ("softmax --arch 90", "reads like sm_90"),

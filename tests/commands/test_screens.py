@@ -34,7 +34,7 @@ def shown(
     return raw.getvalue().decode(encoding)
 
 
-@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("columns", [132, 80, 60])
 @for_each("name", list(SCREENS))
 def test_a_screen_fits_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, columns: int

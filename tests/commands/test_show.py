@@ -16,7 +16,6 @@ from compare import cli
 from compare.command_line.status import SUCCESS
 from compare.records import archive
 
-Complaint = Callable[..., str]
 OTHER = "M=1,N=1024,fp32"
 
 

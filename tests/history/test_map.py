@@ -52,7 +52,6 @@ def test_a_place_has_the_best_of_each_way_and_the_margin_of_the_first() -> None:
     assert place.leaders == ("cuda",)
     assert place.differs
     assert not place.across
-    assert place.lead is not None
     assert place.lead.median == pytest.approx(58.2 / 47.2, rel=0.01)
     assert place.lead.low < place.lead.median < place.lead.high
     first = place.ways[0]
@@ -89,7 +88,6 @@ def test_rows_of_two_runs_are_held_against_each_other_as_two_runs_are() -> None:
     found = charted(old, new)
     (place,) = found.places
     assert place.across
-    assert place.lead is not None
     expected = statistics.between(place.ways[1].cold_us, place.ways[0].cold_us)
     assert place.lead.median == expected.median
     assert place.lead.low < expected.low  # two runs: with the variance between processes
@@ -162,7 +160,6 @@ def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
     assert (op.op, op.cases, op.of) == ("softmax", 4, 4)
     assert op.first.way == "cuda"
     assert op.first.label.endswith(".onepass")
-    assert op.second is not None
     assert op.second.way == "torch"
     assert max(op.leads) == pytest.approx(58.2 / 47.2, rel=0.01)
     assert min(op.leads) == pytest.approx(58.2 / 47.2 / 3, rel=0.01)

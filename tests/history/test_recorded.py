@@ -22,13 +22,11 @@ def test_cases_and_rows_come_as_from_one_run(tmp_path: Path) -> None:
     (case,) = first.cases
     labels = [row.label for row in case.rows]
     assert labels == list(first.code_sizes)
-    assert case.ceilings is not None
     slower = replace(case.ceilings, copy_gbs=case.ceilings.copy_gbs / 2)
     once_more = replace(case, rows=case.rows[-1:], ceilings=slower)
     again = replace(first, cases=(once_more,), created="2099-01-01T00:00:00+00:00")
     archive.record(again, tmp_path)
     found = recorded(OP, tmp_path)
-    assert found is not None
     assert found.created == again.created
     assert [row.label for row in found.cases[0].rows] == labels
     assert list(found.code_sizes) == labels
@@ -42,7 +40,6 @@ def test_cases_and_rows_come_as_from_one_run(tmp_path: Path) -> None:
     other = replace(again, cases=(made_up.case("M=1,N=1024,fp32"),), created="2100-01-01T00:00:00+00:00")
     archive.record(other, tmp_path)
     found = recorded(OP, tmp_path)
-    assert found is not None
     assert found.created == again.created  # the last of the default case
     assert [case.case for case in found.cases] == [case.case, "M=1,N=1024,fp32"]
 
@@ -54,7 +51,6 @@ def test_the_newest_row_of_several_files_counts_and_no_replayed_one() -> None:
     elsewhere = made_up.case(made=tuple(replace(row, recorded=made_up.RECORDED) for row in fast))
     replayed = made_up.comparison(elsewhere, created="2026-11-25T00:00:00+00:00")
     found = merged([old, replayed, new])
-    assert found is not None
     (case,) = found.cases
     assert [row.label for row in case.rows] == list(made_up.MEDIANS_US)
     assert {row.run for row in case.rows} == {new.created}
@@ -67,6 +63,5 @@ def test_only_the_device_recorded_last_counts(tmp_path: Path) -> None:
     elsewhere = replace(made_up.H100, device="NVIDIA T4")
     archive.record(made_up.comparison(environment=elsewhere, created="2099-01-01T00:00:00+00:00"), tmp_path)
     found = recorded(OP, tmp_path)
-    assert found is not None
     assert found.environment.device == "NVIDIA T4"
     assert all(str(row.recorded).startswith("NVIDIA T4, 2099-01-01") for row in found.cases[0].rows)

@@ -56,7 +56,6 @@ def test_the_useful_share_counts_what_is_in_the_tile(N: int):
 def test_the_page_s_table_is_what_the_helper_counts():
     page = (ROOT / "docs/ops/batched_matmul.md").read_text()
     found = re.search(r"(?s)<!-- padding -->\n(.*?)\n<!-- /padding -->", page)
-    assert found
     assert found[1] == padding_table()
 
 
@@ -139,7 +138,6 @@ def test_the_gpu_itself_is_asked_how_much_shared_memory_it_has(monkeypatch: pyte
 @pytest.mark.gpu
 def test_it_is_what_the_table_says_of_such_a_gpu(card: torch.device):
     arch = device.arch(card)
-    assert arch is not None
     if int(arch.removeprefix("sm_")) not in LIMITS:
         pytest.skip(f"{arch} is not in the table")
     assert device.shared_bytes_of_a_block(card) == limits(arch).block_shared_bytes

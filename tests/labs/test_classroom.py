@@ -62,17 +62,14 @@ def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
     return marked
 
 
-def test_a_crash_costs_one_submission(mark: Mark) -> None:
-    found = mark({"bob": OSError("disk on fire")})
-    assert [(m.student, m.points) for m in found] == [("alice", 2), ("bob", 0), ("carol", 2)]
-    assert found[1].parts[0].detail == "OSError: disk on fire"
-
-
 @pytest.mark.parametrize(
-    "error", [RecursionError(), MemoryError(), OverflowError(34, "x"), OSError(36, "File name too long")]
+    "error", [RecursionError(), MemoryError(), OverflowError(34, "x"), OSError("disk on fire")]
 )
 def test_whatever_a_submission_raises_is_its_own_result(error: Exception, mark: Mark) -> None:
-    assert [m.points for m in mark({"bob": error})] == [2, 0, 2]
+    found = mark({"bob": error})
+    assert [(m.student, m.points) for m in found] == [("alice", 2), ("bob", 0), ("carol", 2)]
+    assert found[1].parts[0].detail.startswith(type(error).__name__)
+    assert str(error) in found[1].parts[0].detail
 
 
 def test_a_stopped_run_is_resumed(mark: Mark, students: Path) -> None:

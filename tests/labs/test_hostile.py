@@ -25,6 +25,8 @@ SOME = (
     "bytecode_of_another_file",
     "header_by_a_macro",
     "words_of_another_message",
+    "a_link_through_a_link",
+    "minus_signs",
     "everyone_killed",
     "ph\u202egnp.exe",
 )

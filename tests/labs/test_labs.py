@@ -117,7 +117,7 @@ def test_the_model_answers_are_predictions_and_answers(lab: Lab) -> None:
 @pytest.mark.thorough
 @marked
 @pytest.mark.long
-def test_its_solution_gets_full_points(lab: Lab, tmp_path: Path) -> None:
+def test_its_solution_gets_full_points(lab: Lab) -> None:
     work = read_folder(labs.SOLUTIONS / lab.name)
     device = "auto" if HAS_GPU else "cpu"
     marks = speeds(work, correctness(work, device, 120.0, print), device, 120.0, print)
@@ -131,8 +131,8 @@ def test_its_solution_gets_full_points(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(900)
 @every_lab
-def test_its_solution_is_fast_enough_on_a_gpu(lab: Lab, tmp_path: Path) -> None:
-    test_its_solution_gets_full_points(lab, tmp_path)
+def test_its_solution_is_fast_enough_on_a_gpu(lab: Lab) -> None:
+    test_its_solution_gets_full_points(lab)
 
 
 @pytest.mark.exhaustive

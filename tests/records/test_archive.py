@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -27,10 +26,6 @@ def test_a_comparison_survives_json() -> None:
     assert read.code_sizes == original.code_sizes
     assert read.cases[0].rows[3].resources == original.cases[0].rows[3].resources
     before, after = (run.cases[0].rows[1].timing for run in (original, read))
-    assert before
-    assert after
-    assert before.cold_us
-    assert after.cold_us
     assert after.cold_us.samples == pytest.approx(before.cold_us.samples, rel=1e-5)
     assert archive.dumps([read]) == text, "what was read is written again to the letter"
 
@@ -47,7 +42,6 @@ def test_nan_and_infinity_survive_strict_json() -> None:
     json.loads(text, parse_constant=refuse)
     (read,) = archive.loads(text)
     agreement = read.cases[0].rows[5].agreement
-    assert agreement is not None
     assert math.isnan(agreement.max_abs)
     assert agreement.error == math.inf
 
@@ -260,13 +254,8 @@ def test_a_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(Path(locked[0]).name) < 100
 
 
-def test_what_is_no_file_or_never_ends_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "zero").symlink_to("/dev/zero")
-    (tmp_path / "loop").symlink_to("loop")
+def test_a_record_has_a_limit_of_size(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 29)
-    reasons = {"pipe": "no regular file", "zero": "no regular file", "loop": "", "large": "256 MB"}
-    for name, reason in reasons.items():
-        with pytest.raises(UsageError, match=rf"{name} cannot be read: \S.*{reason}"):
-            archive.read(tmp_path / name)
+    with pytest.raises(UsageError, match=r"large cannot be read: it has more than .*256 MB"):
+        archive.read(tmp_path / "large")

@@ -31,7 +31,6 @@ def test_a_run_waits_for_the_holder_by_name_and_goes_on_when_that_is_killed() ->
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, "softmax"], cwd=ROOT, stdin=pipe, stdout=pipe
     ) as holder:
-        assert holder.stdout
         assert holder.stdout.readline() == b"held\n"
         said = []
 

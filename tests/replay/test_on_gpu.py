@@ -207,7 +207,6 @@ def measured(folder: Path, text: str, beside: str, on: Case) -> dict[str, Result
 
 def on_op(text: str) -> str:
     found = re.search(r'@implementation\("(\w+)"', text)
-    assert found is not None
     return found[1]
 
 
@@ -232,7 +231,6 @@ def check(found: dict[str, Result], beside: str, reasons: dict[str, str]) -> Non
 
 def cold_us(timing: Result) -> float:
     assert isinstance(timing, Timing)
-    assert timing.cold_us is not None
     return timing.cold_us.median
 
 

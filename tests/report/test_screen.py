@@ -406,6 +406,9 @@ def test_kernels_have_their_short_names_in_every_message() -> None:
     assert "elementwise_kernel has no source" in screen(case)
     assert demangled("_Z3unknown!") == "_Z3unknown!"
     for name, short in (
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(int)", "cunn_SoftMaxForward"),
+        ("softmax_online_kernel<float, 256>", "softmax_online_kernel"),
+        ("triton_red_fused_0", "triton_red_fused_0"),
         ("void cutlass::Kernel2<cutlass_80_tensorop_gemm>(Params)", "cutlass_80_tensorop_gemm"),
         ("DeviceKernel2<float>", "DeviceKernel2"),
     ):
@@ -511,7 +514,6 @@ def test_a_sweep_of_shapes_names_each_way_s_best_on_every_case_and_ends_with_geo
     means = re.search(
         r"Geometric means: torch [\d.]+x, triton ([\d.]+)x, cuda 1\.5\d+x\.", " ".join(text.split())
     )
-    assert means
     assert float(means[1]) == pytest.approx(1.21 / 2, abs=0.005)
     unlike = {label: times for label, times in made_up.APART.items() if not label.startswith("triton")}
     row = replace(made_up.rows()[0], agreement=None, timing=None)

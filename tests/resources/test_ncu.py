@@ -74,7 +74,6 @@ def test_tables_and_sentences_say_what_stands_out() -> None:
     counted = replace(plain, rows=(replace(plain.rows[0], counters=(kernel,)), *plain.rows[1:]))
     table = tables.counters(counted)
     assert tables.counters(plain) is None
-    assert table is not None
     assert table.rows == ((plain.rows[0].label, "online", "12%", "25%", "long_scoreboard 70%, barrier 20%"),)
     why = " ".join(sentences.evidence(comparison(counted), counted))
     assert "wait 70% of their time for global memory (long scoreboard), L2 hit rate 12%" in why

@@ -49,7 +49,7 @@ def inside(enter: Callable[[Path, int], object], attempts: Mapping[str, Attempt]
     return dict(json.loads(text))
 
 
-def entering(found: Isolation, *, gpu: bool) -> Callable[[Path, int], None]:
+def entering(found: Isolation, *, gpu: bool = False) -> Callable[[Path, int], None]:
     """Enter these mechanisms."""
     return lambda private, lifeline: isolation.enter(found, private, lifeline, gpu=gpu)
 

@@ -204,8 +204,6 @@ def slowed(label: str, factor: float, **changes: object) -> CaseComparison:
     """The made-up case, with one row's times multiplied and otherwise changed."""
     entry = case()
     row = next(row for row in entry.rows if row.label == label)
-    assert row.timing is not None
-    assert row.timing.cold_us is not None
     cold = estimate([sample * factor for sample in row.timing.cold_us.samples])
     return with_row(entry, label, **{"timing": replace(row.timing, cold_us=cold), **changes})
 

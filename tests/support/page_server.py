@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from processes import ROOT
+from processes import ROOT, descendants
 
 LAST = ("done", "cancelled", "lost")
 
@@ -92,18 +91,7 @@ class PageServerProcess:
     @property
     def descendants(self) -> list[int]:
         """All processes that it has started, directly or not."""
-        parents = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                stat = (folder / "stat").read_text().rpartition(")")[2].split()
-                parents[int(folder.name)] = int(stat[1]) if stat[0] != "Z" else 0
-        found, waiting = [], [self.process.pid]
-        while waiting:
-            pid = waiting.pop()
-            children = [each for each, parent in parents.items() if parent == pid]
-            found += children
-            waiting += children
-        return found
+        return descendants(self.process.pid)
 
 
 @contextmanager
@@ -130,7 +118,6 @@ def page_server(*words: str) -> Iterator[PageServerProcess]:
             process.wait(30)
         process.kill()
         process.wait()
-        assert process.stderr
         process.stderr.close()
 
 

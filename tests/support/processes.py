@@ -96,13 +96,28 @@ def called_with(token: str) -> int:
     raise AssertionError("it was not started")
 
 
+def stat(pid: int) -> list[str]:
+    """A process's state, parent, group and so on, as `/proc` has them; none if it has exited."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return fields if fields[0] != "Z" else []  # a zombie: exited, not waited for yet
+
+
 def running(pid: int) -> bool:
     """Whether a process exists and has not exited."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"  # a zombie: exited, not waited for yet
+    return bool(stat(pid))
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that a process has started, directly or not."""
+    every = {int(folder.name): stat(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
+    parents = {each: int(fields[1]) for each, fields in every.items() if fields}
+    found = {pid}
+    while more := {each for each, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {pid})
 
 
 def _begin(

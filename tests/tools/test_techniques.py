@@ -36,7 +36,6 @@ def test_pages_describe_their_pictures_in_the_pictures_own_words() -> None:
     wrong = {}
     for path in DESCRIBED:
         title = re.search(r'<title id="title">(.*?)</title>', (ROOT / path).read_text(), re.DOTALL)
-        assert title
         if shown.get(Path(path).name) != html.unescape(title[1]):
             wrong[path] = html.unescape(title[1])
     assert wrong == {}
@@ -135,7 +134,6 @@ def test_a_piece_is_drawn_in_the_order_of_its_bits() -> None:
     names, sizes = (cells.replace("*", "").split() for cells in drawn["data"][0]["cells"])
     source = (ROOT / "triton_impl" / "w4a16_matmul.py").read_text()
     dims = re.search(r"reshape\(PIECES, ([\d, ]+)\)", source)
-    assert dims
     assert (names, sizes) == (list(w4a16_matmul.PIECE_BITS[1:]), dims[1].split(", "))
     place = {"parity": 1, "step": 16, "k_half": 8}  # k = 16 * step + 8 * k_half + parity in a word
     low = [name for name in names if name in place]

@@ -398,7 +398,6 @@ def test_a_gpu_times_every_value_beside_what_it_takes(tmp_path: Path) -> None:
     for group in groups:
         assert all(row.timing and row.timing.cold_us for row in group)
     table = tables.trials(found)
-    assert table is not None
     assert "as run on" in table.title
     which = [line[2] for line in table.rows]
     assert sum("fastest" in word for word in which) == sum(len(group) > 1 for group in groups)

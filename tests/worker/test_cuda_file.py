@@ -182,8 +182,6 @@ def test_a_worker_runs_it(old: str, new: str, says: str, tmp_path: Path) -> None
 def test_the_pasted_file_of_the_page_is_a_row_after_its_diff(tmp_path: Path, device: torch.device) -> None:
     page = (registry.ROOT / "docs" / "your-own-kernel.md").read_text()
     pasted, diff = (re.search(rf"(?ms)^```{kind}\n(.*?)^```$", page) for kind in ("cuda", "diff"))
-    assert pasted
-    assert diff
     file = written(tmp_path / "my.cu", pasted[1])
     with pytest.raises(UsageError, match=re.escape("// compare: softmax_kernel(x, y, N) grid M block 256")):
         user_files.load([str(file)], "softmax")

@@ -58,5 +58,4 @@ def test_no_row_is_below_the_floor_of_its_route(card: torch.device) -> None:
     for label in labels:
         result = results[label]
         assert isinstance(result, Timing)
-        assert result.hot_launch_us is not None
         assert floors[label.partition(".")[0]] <= 1.1 * result.hot_launch_us.median

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +21,7 @@ from compare.sandbox.environment import kept
 from compare.worker.messages import Error, Held, Load, Rest, Setup
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
-from processes import called_with, running, started, until
+from processes import called_with, running, started, stat, until
 
 
 @pytest.fixture
@@ -184,13 +183,8 @@ COUNTING = (
 
 def states(pid: int) -> set[str]:
     """The states of a process's children and of itself: ``T`` is stopped."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[2]) == pid:  # its process group
-                found.add(fields[0])
-    return found
+    every = (stat(int(folder.name)) for folder in Path("/proc").glob("[0-9]*"))
+    return {fields[0] for fields in every if fields and int(fields[2]) == pid}  # its process group
 
 
 def test_a_users_idle_worker_is_stopped(tmp_path: Path) -> None:

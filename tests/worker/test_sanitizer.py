@@ -240,7 +240,6 @@ def test_a_row_of_the_project_is_clean(label: str) -> None:
     asked = Options(cases=(op.cases.smoke[0],), only=(label,), budget_s=0.2, sanitize=True)
     rows: dict[str, Row] = {row.label: row for row in run.run(op, asked).cases[0].rows}
     agreement = rows[label].agreement
-    assert agreement is not None
     (finding,) = [each for each in agreement.findings if each.name == "sanitizer"]
     assert finding.passed, finding.detail
     assert "clean" in finding.detail

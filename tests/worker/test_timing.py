@@ -200,6 +200,4 @@ def test_a_burst_is_no_slower_than_sustained_load(card: torch.device) -> None:
     settings = settings_on(card, 2.0, Plan(sustained=True))
     (found,) = timed_in_workers(op, impls, case("bf16", M=8192, N=8192, K=8192), settings, card).values()
     assert isinstance(found, Timing)
-    assert found.burst_us is not None
-    assert found.sustained_us is not None
     assert found.burst_us.median <= 1.02 * found.sustained_us.median

@@ -328,7 +328,7 @@ def _differences(before: str, after: str) -> list[str]:
 
 def _rows(one: Opened, stage: CompilerStage) -> list[Row]:
     if stage.name == "llir":
-        return _llvm_rows(stage.text, one)
+        return _llvm_rows(stage.text)
     if stage.name == "source":
         return [(each.text, each.lines[0]) for each in reading.traced(one, stage)]
     found = [(each.text, each.lines[-1] if each.lines else 0) for each in reading.traced(one, stage)]
@@ -342,7 +342,7 @@ def _rows(one: Opened, stage: CompilerStage) -> list[Row]:
 _INLINED = re.compile(r"^!(\d+) = !DILocation\(line: (\d+).*?(?:inlinedAt: !(\d+))?\)$", re.MULTILINE)
 
 
-def _llvm_rows(text: str, one: Opened) -> list[Row]:
+def _llvm_rows(text: str) -> list[Row]:
     """Of LLVM IR: a place is followed to where it was inlined, which is in the kernel."""
     places = {number: (int(line), into) for number, line, into in _INLINED.findall(text)}
 

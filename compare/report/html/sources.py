@@ -17,7 +17,7 @@ from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 
 from compare import registry
 from compare.code_size.hashes import source_hash
-from compare.code_size.sources import code_of, sources, text_of
+from compare.code_size.sources import code_of, first_line, sources, text_of
 from compare.model.op import Implementation, UsageError
 from compare.model.result import Row
 from compare.records.archive import changed_since
@@ -131,10 +131,7 @@ def _function(file: Path, name: str) -> tuple[int, int] | None:
 def _functions(file: Path) -> dict[str, tuple[int, int]]:
     """First and last line of every function in a module, decorators included."""
     return {
-        node.name: (
-            min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
-            node.end_lineno or node.lineno,
-        )
+        node.name: (first_line(node), node.end_lineno or node.lineno)
         for node in ast.walk(ast.parse(text_of(file)))
         if isinstance(node, ast.FunctionDef)
     }
