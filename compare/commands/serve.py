@@ -118,7 +118,7 @@ async def _serve(arguments: argparse.Namespace, everyone: list[User], places: Ru
             server = web.serve(shared, arguments.port, arguments.address)
         except OSError as error:
             where = f"{arguments.address}, port {arguments.port}"
-            raise UsageError(f"{where}: {error.strerror}. Give another --port") from None
+            raise UsageError(f"{where}: {error.strerror}. Give another --port or --address") from None
         port = server.port
         shared.hosts = site.hosts(arguments.address, port, arguments.host)
         shown = f"[{arguments.address}]" if ":" in arguments.address else arguments.address
