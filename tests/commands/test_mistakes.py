@@ -89,6 +89,7 @@ MISTAKES = [
     ("map nosuch --records RECORDS", "no op on record 'nosuch'"),
     ("map softmx --records RECORDS", "did you mean softmax"),
     ("map --only cupy.nosuch --records RECORDS", "hold no times of that"),
+    ("map --records /proc/self/mem", "mem cannot be read: Input/output error"),
     ("map --plot map.jpg", "ends in .png or .svg"),
     ("map --json /nowhere/at/all.json", "no directory"),
     # show
