@@ -96,7 +96,7 @@ def _run(words: list[str]) -> int:
     if not words:
         print(_START.format(ops=len(registry.op_names())))
         return SUCCESS
-    if words == ["--version"]:
+    if "--version" in words:
         print(_wrapped(_versions()))
         return SUCCESS
     command = words[0]

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     options.check_timeout(timeout_s)
     if len(words) != len(_TAKES[what]):
         form = " ".join(("lab", what, *_TAKES[what]))
-        raise UsageError(f"lab {what}: got {len(words)} of {len(_TAKES[what])} words; write {form}")
+        raise UsageError(f"lab {what}: got {' '.join(words) or 'nothing'}; write {form}")
     if what == "start":
         return start(words[0], Path(words[1]))
     if what == "hint":

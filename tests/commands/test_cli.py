@@ -152,7 +152,7 @@ def test_the_first_words_and_the_versions(capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
     assert len(text.splitlines()) == 4
     assert "python -m compare softmax" in text
-    assert cli.main(["--version"]) == SUCCESS
+    assert cli.main(["softmax", "--version"]) == SUCCESS
     assert " ".join(capsys.readouterr().out.split()).startswith(
         f"gpu-three-ways {VERSION}, torch {metadata.version('torch')}, triton "
     )

@@ -111,7 +111,7 @@ MISTAKES = [
     *((f"new-op {name} --into .", "this is a command") for name in ("doctor", "all")),
     *((f"new-op {name} --into .", "a Python module has that name") for name in ("torch", "sys")),
     # labs
-    ("lab start 01", "lab start: got 1 of 2 words; write lab start LAB DIR"),
+    ("lab start 01", "lab start: got 01; write lab start LAB DIR"),
     ("lab start 77 x", "no lab '77'"),
     ("lab check /nowhere", "/nowhere: there is no such folder"),
     ("lab hint 01 99", "hints 1 to 6, not '99'"),
@@ -128,6 +128,7 @@ MISTAKES = [
     ("grade /nowhere", "/nowhere: there is no such folder"),
     ("grade /tmp --similar --against /nowhere", "/nowhere: there is no such folder"),
     ("grade /tmp --against /tmp", "--against goes with --similar"),
+    ("grade /tmp --feedback RAISES", r"compare: \S+mine.py cannot be written"),
     ("grade /tmp --jobs 0", "--jobs 0: give a number from 1"),
     ("grade /tmp --csv /nowhere/x.csv", "there is no directory /nowhere"),
     ("grade /tmp --rubric /nowhere", "/nowhere cannot be read"),
