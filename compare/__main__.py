@@ -30,6 +30,7 @@ try:
 
     status = main(sys.argv[1:])
 except KeyboardInterrupt:  # before there is anything that could answer it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("python -m compare: interrupted before anything was finished", file=sys.stderr)
     status = 3
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

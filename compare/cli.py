@@ -32,6 +32,8 @@ VERSION = "0.1.0"
 MAX_ARGUMENT = 4096
 """Characters of an argument: as many as a path may have."""
 _HELP_WIDTH = 80
+_UNWRITTEN = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _COLLECTIVE = "collective"
 """What compares an op of several GPUs; not a word of the command line."""
 _START = """The same GPU operation in PyTorch, Triton and CUDA C++.
@@ -66,9 +68,11 @@ def _status_of(error: BaseException) -> int:
         _print_no_more(sys.stdout)  # the reader has closed the pipe
         return CLOSED_PIPE
     code = error.errno if isinstance(error, OSError) else None
-    if code in (errno.ENOSPC, errno.EIO):
+    if code in _UNWRITTEN:
         _print_no_more(sys.stdout)
-        return _complain(f"the output could not be printed: {os.strerror(code)}")
+        return _complain(
+            f"the output could not be printed, or a temporary file not written: {os.strerror(code)}"
+        )
     if os.environ.get("COMPARE_TRACEBACK"):
         raise error
     return _complain(_explained(error))
@@ -92,7 +96,7 @@ def _run(words: list[str]) -> int:
     if not words:
         print(_START.format(ops=len(registry.op_names())))
         return SUCCESS
-    if words == ["--version"]:
+    if "--version" in words:
         print(_wrapped(_versions()))
         return SUCCESS
     command = words[0]
@@ -182,6 +186,9 @@ def _explained(error: BaseException) -> str:
     """Where the error was raised, and what to do next."""
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return f"{error.filename}: {error.strerror}. Give another name"
+    if isinstance(error, ImportError) and str(error.path).endswith(".so"):
+        fix = f"free memory; if that is no help, {_how_to_install()}"
+        return f"this Python, {sys.executable}, cannot load a library, {error}: {fix}"
     lacking = error.name if isinstance(error, ModuleNotFoundError) else None
     if lacking and not (registry.ROOT / lacking.partition(".")[0]).exists():  # not one of our own
         return (
@@ -199,6 +206,11 @@ def _explained(error: BaseException) -> str:
             return f"{where}: {kind}: {error}. Fix the file (COMPARE_TRACEBACK=1 shows how)"
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.name == "OP":
         return f"{error.obj.__file__} has no OP: name the op's description so, OP = Op(...)"
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return f"{error.strerror}: free space, or set TMPDIR to a folder that can be written to"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LIMITS):
+        what = error.strerror if isinstance(error, OSError) else "out of memory"
+        return f"{what}: end other programs, or raise this process's limits ('ulimit -a' shows them)"
     return f"an error of the tool itself, {kind}: {error}. COMPARE_TRACEBACK=1 shows where; please report it"
 
 

@@ -338,7 +338,7 @@ def _is_whole(path: Path) -> bool:
             if size < 0:
                 return False
             found = hashlib.sha256(file.read(size)).hexdigest().encode() if size <= _MOST_HASHED else b""
-    except FileNotFoundError:
+    except OSError:  # missing; or of a shared cache that is a file, or another user's
         return False
     return seal.startswith(_SEAL) and found in seal
 

@@ -131,13 +131,13 @@ def _work(
     Raises:
         RanksFailed: one ended early, or told nothing for too long; none is left.
     """
+    # A terminal sends them to all processes; ranks and the queue's process inherit the mask.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
     answers = get_context("spawn").Queue()
     with tempfile.TemporaryDirectory() as folder:
         args = ranks, str(Path(folder, "store")), order, answers.put
         os.environ |= _NO_MULTICAST
         logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # `RanksFailed` says it
-        # A terminal sends Ctrl-C to all processes; the ranks inherit that they do not get it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         processes = start_processes(work, args, ranks, join=False)
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

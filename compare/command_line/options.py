@@ -116,6 +116,13 @@ def check_op(name: str) -> None:
         raise UsageError(registry.unknown("op", name, registry.op_names()))
 
 
+def check_folders(folders: Iterable[Path]) -> None:
+    """A `UsageError` unless each can be looked into."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: there is no such folder")
+
+
 def check_timeout(seconds: float) -> None:
     """A `UsageError` unless 0 < ``seconds`` <= a day."""
     if not 0 < seconds <= _DAY_S:

@@ -65,7 +65,7 @@ def _is_special(path: Path) -> bool:
 
 
 def create_folder(folder: Path) -> Path:
-    """The absolute path of the folder of ``--out``, created if missing.
+    """The absolute path of a folder to write into, created if missing.
 
     Raises:
         UsageError: it cannot be written.
@@ -74,7 +74,7 @@ def create_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UsageError(f"--out {folder} cannot be written: {error.strerror}. Name another folder") from None
+        raise UsageError(f"{folder} cannot be written: {error.strerror}. Name another folder") from None
     return folder.resolve()
 
 

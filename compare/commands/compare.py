@@ -260,6 +260,7 @@ def _check(arguments: argparse.Namespace) -> None:
             arguments.resume and not (arguments.cluster and arguments.record)
         ),
         "--results goes with --record": arguments.results and not arguments.record,
+        "--own-code goes with --load": arguments.own_code and not arguments.load,
         f"--budget {budget_s}: give a number of seconds above 0": (
             budget_s is not None and not 0 < budget_s < float("inf")
         ),
@@ -268,6 +269,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for text, mistaken in mistakes.items():
         if mistaken:
             raise UsageError(text)
+    options.check_folders([arguments.own_code] if arguments.own_code else [])
     sweep.parse(arguments.tune)
     options.archs(arguments.arch)
     options.check_timeout(arguments.timeout)

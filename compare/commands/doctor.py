@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PIP = f"{shlex.quote(sys.executable)} -m pip install"
 CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torch>=2.11'"
 
-GXX = "sudo apt-get install -y g++ make  # dnf, zypper: gcc-c++ make; pacman: gcc make"
+GXX = "sudo apt-get install -y g++ make # dnf, zypper: gcc-c++ make; pacman: gcc make"
 PYTHON_HEADERS = "sudo apt-get install -y python{}.{}-dev  # dnf, zypper: python3-devel".format(
     *sys.version_info
 )

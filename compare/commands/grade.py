@@ -99,8 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Mark, show and write; the exit status."""
     if arguments.folder is None:
         raise UsageError("grade takes a folder: python -m compare grade DIR")
-    if not arguments.folder.is_dir():
-        raise UsageError(f"{arguments.folder}: there is no such folder")
+    if arguments.against and not arguments.similar:
+        raise UsageError("--against goes with --similar")
+    options.check_folders([arguments.folder, *map(Path, arguments.against)])
     if not 1 <= arguments.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs {arguments.jobs}: give a number from 1 to {_MAX_JOBS}")
     if arguments.cluster and arguments.jobs > 1:

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     options.check_timeout(timeout_s)
     if len(words) != len(_TAKES[what]):
         form = " ".join(("lab", what, *_TAKES[what]))
-        raise UsageError(f"lab {what}: got {len(words)} words behind it; write {form}")
+        raise UsageError(f"lab {what}: got {' '.join(words) or 'nothing'}; write {form}")
     if what == "start":
         return start(words[0], Path(words[1]))
     if what == "hint":
@@ -116,9 +116,7 @@ def hint(word: str, number: str) -> int:
     from compare.report import terminal
 
     lab = labs.find(word)
-    if not (number.isascii() and number.isdigit() and 1 <= int(number[:4]) <= len(lab.hint)):
-        raise UsageError(f"lab {lab.number} has hints 1 to {len(lab.hint)}, not {number}")
-    text = f"Hint {number} of {len(lab.hint)}: {lab.hint[int(number) - 1].strip()}"
+    text = f"Hint {number} of {len(lab.hint)}: {lab.hint_of(number)}"
     terminal.put(lambda width: terminal.paragraph(text, min(width, 80)))
     return status.SUCCESS
 

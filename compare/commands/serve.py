@@ -116,9 +116,10 @@ async def _serve(arguments: argparse.Namespace, everyone: list[User], places: Ru
     try:
         try:
             server = web.serve(shared, arguments.port, arguments.address)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name with an empty part cannot be looked up
             where = f"{arguments.address}, port {arguments.port}"
-            raise UsageError(f"{where}: {error.strerror}. Give another --port") from None
+            why = error.strerror if isinstance(error, OSError) else "this is no address"
+            raise UsageError(f"{where}: {why}. Give another --port or --address") from None
         port = server.port
         shared.hosts = site.hosts(arguments.address, port, arguments.host)
         shown = f"[{arguments.address}]" if ":" in arguments.address else arguments.address

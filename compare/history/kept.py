@@ -13,8 +13,9 @@ from compare import registry
 from compare.history import reading
 from compare.history.map import Map, survey
 from compare.model.op import UsageError
-from compare.records import result_cache
+from compare.records import archive, result_cache
 from compare.records.encoding import decode
+from compare.records.reading import read_bytes
 
 _KIND = "map"
 
@@ -45,10 +46,10 @@ def charted(
         begin: called where the map is not kept, and takes seconds.
 
     Raises:
-        UsageError: an op is not on record; or as of `survey`.
+        UsageError: a file cannot be read, or an op is not on record; or as of `survey`.
     """
     read = (
-        f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files if file.is_file()
+        f"{file.name} {hashlib.sha256(read_bytes(file, archive.MOST_BYTES)).hexdigest()}" for file in files
     )
     name = result_cache.key(
         *read, "ops", *ops, "only", *only, result_cache.of_sources("torch", "triton", "Pygments")

@@ -249,6 +249,12 @@ class Lab:
     def number(self) -> str:
         return self.name.partition("_")[0]
 
+    def hint_of(self, number: str) -> str:
+        """A hint's text; a `UsageError` if it has none of this number, which a user has written."""
+        if number not in map(str, range(1, len(self.hint) + 1)):
+            raise UsageError(f"lab {self.number} has hints 1 to {len(self.hint)}, not {number!r}")
+        return self.hint[int(number) - 1].strip()
+
     @property
     def ops(self) -> list[str]:
         """Of its tasks and predictions, each once."""

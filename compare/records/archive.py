@@ -37,7 +37,8 @@ _ROW_DEPTH = 6
 _DECIMALS = 3
 """Decimals of a recorded sample in microseconds: the event clock's tick is 0.032 us."""
 
-_MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 28
+"""Of a file of records."""
 _DIGITS = 20
 """Of a whole number, with its sign: 64 bits."""
 _LOCK_S = 60.0
@@ -131,7 +132,7 @@ def read(path: Path) -> tuple[Comparison, ...]:
     Raises:
         UsageError: the file cannot be read.
     """
-    return loads(read_text(path, _MOST_BYTES), str(path))
+    return loads(read_text(path, MOST_BYTES), str(path))
 
 
 @functools.lru_cache(maxsize=32)

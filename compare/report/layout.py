@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import table as rich_table
 from rich.console import Console
@@ -30,7 +30,13 @@ class Column:
 
     @property
     def width(self) -> int:
-        return max(map(len, (*self.header.split("\n"), *self.cells)))
+        return max(len(line) for text in (self.header, *self.cells) for line in text.split("\n"))
+
+    def within(self, width: int) -> Column:
+        """Text in lines no longer than ``width``, words whole."""
+        return (
+            replace(self, cells=tuple(paragraph(cell, width) for cell in self.cells)) if self.left else self
+        )
 
 
 def grid(columns: Sequence[Column], gap: int, *, ruled: bool = False) -> list[str]:
@@ -73,10 +79,11 @@ def fitted(choices: Sequence[tuple[Sequence[Column], int]], width: int) -> list[
 
 def layout(table: Table, width: int) -> list[str]:
     """The table as text, in as many tables stacked as it takes to fit: each repeats the first column."""
-    columns = [
+    first, *rest = (
         Column(header, tuple(row[i] for row in table.rows), left=i == 0 or header in table.text_columns)
         for i, header in enumerate(table.headers)
-    ]
+    )
+    columns = [first, *(column.within(width - first.width - _GAP) for column in rest)]
     return ["\n".join(grid(part, _GAP, ruled=True)) for part in parts(columns, width, _GAP)]
 
 

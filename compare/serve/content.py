@@ -60,9 +60,7 @@ def lab(word: str, hint: str) -> dict[str, Any]:
     """A lab's hand-out, files and tasks; or one of its hints."""
     found = labs.find(word)
     if hint:
-        if not (hint.isascii() and hint.isdigit() and 1 <= int(hint) <= len(found.hint)):
-            raise UsageError(f"lab {found.number} has hints 1 to {len(found.hint)}, not {hint}")
-        return {"hint": found.hint[int(hint) - 1].strip()}
+        return {"hint": found.hint_of(hint)}
     hand_out = MarkdownIt("commonmark", {"html": False}).enable("table")
     text = hand_out.render((found.path.parent / "README.md").read_text())
     return {

@@ -89,20 +89,18 @@ def ranks_of(pid: int) -> list[int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_command_that_ends_while_ranks_start_ends_them(number: signal.Signals):
-    """They import PyTorch for seconds; a terminal sends SIGINT to them as well."""
+    """They import PyTorch for seconds; a terminal sends its signals to all processes."""
     line = [sys.executable, "-m", "compare", "all_reduce"]
     pipe = subprocess.PIPE
     with subprocess.Popen(line, cwd=ROOT, stderr=pipe, text=True, start_new_session=True) as command:
         ranks = ranks_of(command.pid)
-        command.send_signal(number)
-        if number == signal.SIGINT:
-            for rank in ranks:
-                os.kill(rank, number)
+        send = os.kill if number == signal.SIGKILL else os.killpg
+        send(command.pid, number)
         assert until(lambda: not any(map(running, ranks)))
         error = command.communicate()[1]
-    if number == signal.SIGINT:
+    if number != signal.SIGKILL:
         assert (command.returncode, "Traceback" in error) == (3, False), error
         assert "interrupted before anything was finished" in error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -44,6 +45,28 @@ def test_an_error_of_the_tool_is_one_line(monkeypatch: pytest.MonkeyPatch, compl
     monkeypatch.setenv("COMPARE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         cli.main(["softmax"])
+
+
+@for_each(
+    "error, says",
+    [
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found"), "set TMPDIR"),
+        (OSError(errno.EMFILE, "Too many open files"), "open files: end other programs"),
+        (MemoryError(), "out of memory"),
+        (ImportError("no memory", name="torch._C", path="torch/_C.so"), "cannot load a library, no memory"),
+    ],
+    ids=lambda case: case[1],
+)
+def test_what_the_machine_lacks_is_no_error_of_the_tool(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch, complaint: Complaint
+) -> None:
+    def lacking(*_: object) -> Comparison:
+        raise error
+
+    monkeypatch.setattr("compare.run.run", lacking)
+    said = complaint("softmax")
+    assert says in said
+    assert "of the tool" not in said
 
 
 def command(
@@ -128,7 +151,7 @@ def test_the_first_words_and_the_versions(capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
     assert len(text.splitlines()) == 4
     assert "python -m compare softmax" in text
-    assert cli.main(["--version"]) == SUCCESS
+    assert cli.main(["softmax", "--version"]) == SUCCESS
     assert " ".join(capsys.readouterr().out.split()).startswith(
         f"gpu-three-ways {VERSION}, torch {metadata.version('torch')}, triton "
     )

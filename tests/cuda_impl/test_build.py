@@ -115,6 +115,14 @@ def test_a_damaged_product_is_built_again(damage: Callable[[bytes], bytes], cach
     assert build._cached("thing", make).read_bytes() == whole
 
 
+def test_a_shared_cache_that_cannot_be_read_is_left_out(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COMPARE_CACHE_SHARED", str(tmp_path / "file"))
+    assert build._cached("thing", Path.touch).is_relative_to(cache)
+
+
 def test_a_lock_that_is_held_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPARE_LOCK_S", "0.1")
     cache.mkdir(exist_ok=True)

@@ -64,10 +64,11 @@ def test_a_narrow_screen_says_all_that_a_wide_one_does() -> None:
             max_size=4,
         )
     ),
-    st.integers(30, 90),
+    st.integers(34, 90),
 )
 def test_any_table_fits(cells: list[list[str]], width: int) -> None:
-    table = tables.Table("t", ("a", "b\nb", "c", "d"), tuple(tuple(row) for row in cells))
+    rows = tuple((*row, " ".join(row)) for row in cells)
+    table = tables.Table("t", ("a", "b\nb", "c", "d", "text"), rows, text_columns=("text",))
     for part in terminal.layout(table, width):
         assert all(len(line) <= width for line in part.splitlines())
 

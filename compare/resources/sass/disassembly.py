@@ -58,11 +58,12 @@ def disassembled(cubin: bytes) -> str:
     Raises:
         NoDisassembler: there is none, or it refuses the file.
     """
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
+    # A `NamedTemporaryFile` that cannot be written whole is not closed before Python ends.
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(cubin)
         # Without dataflow analysis, which is half of its time and annotates indirect branches only.
-        command = [str(nvdisasm()), "--print-code", "--print-line-info-inline", "--no-dataflow", file.name]
+        command = [str(nvdisasm()), "--print-code", "--print-line-info-inline", "--no-dataflow", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoDisassembler(f"{nvdisasm()} refuses the cubin: {done.stderr.strip()}")
