@@ -340,7 +340,11 @@ def _uncompiled(task: Task, done: Run, runs: _Runs) -> tuple[PartResult, str] | 
     """
     cases = [case.case for case in done.comparison.cases] if done.comparison else []
     rows = {case: row for case in cases if (row := done.row(case, task.label))}
-    correct = {case: row for case, row in rows.items() if row.status == "ok" and way_of(row.label) != "torch"}
+    correct = {
+        case: row
+        for case, row in rows.items()
+        if row.status in ("ok", "ordinary") and way_of(row.label) != "torch"
+    }
     if correct and not any(row.resources or _refusal(row) for row in rows.values()):
         case, row = next(iter(correct.items()))
         if case != cases[0] and (again := runs.mine([case]).row(case, task.label)):
@@ -359,12 +363,18 @@ def _refusal(row: Row) -> bool:
 
 
 def _group(work: Work, task: Task, group: Group, done: Run, runs: _Runs) -> Part:
-    """The first of its cases that fails decides."""
+    """The first of its cases that fails decides.
+
+    A failure on other sizes alone counts only where no case of the task fails: its group shows it.
+    """
     name, op = f"{task.title}: {group.name}", op_of(work.lab, task)
     if done.comparison is None:
         return part_of(name, group.points, _blamed(done.error) if done.refused else "machine", done.error)
+    shown = any(row.status not in ("ok", "ordinary") for row in _rows(done.comparison, task.label))
     for case in (str(Case.parse(text, op)) for text in group.cases):
         row = done.row(case, task.label)
+        if row and row.status == "ordinary" and shown:
+            continue
         result, why = _verdict(row, done.row(case, op.baseline), partial(runs.reference, case))
         if result != "passed":
             mismatch = row.agreement.mismatch if row and row.agreement else None

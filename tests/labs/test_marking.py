@@ -249,6 +249,18 @@ def test_what_no_compiler_takes_has_no_points_for_any_case(
     assert says in parts["T: odd"].detail
 
 
+@for_each("on_odd, result", [(WRONG, "passed"), (MINE, "wrong")])
+def test_other_sizes_cost_a_group_no_points_that_another_one_loses(
+    on_odd: Row, result: str, graded: Graded, submission: Path
+) -> None:
+    other = ', { name = "odd", points = 2, cases = ["M=4,N=9,fp32"] }]'
+    text = LAB.replace(', "M=4,N=9,fp32"]', "]").replace("] }]", f"] }}{other}")
+    (submission.parent / "01_made_up" / "lab.toml").write_text(text)
+    found = replace(made_up.DISAGREEMENT, findings=(Finding("other sizes", False, "M=4,N=7,fp32: values"),))
+    unmasked = replace(MINE, status="ordinary", reason="other sizes: M=4,N=7,fp32: values", agreement=found)
+    assert graded(beside(rows(BASELINE, unmasked, on_odd=on_odd), REFERENCE))[GROUP].result == result
+
+
 def test_a_file_that_hangs_in_a_task_is_not_run_for_the_next(
     submission: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
