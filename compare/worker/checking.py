@@ -260,7 +260,7 @@ class Checking:
             why = memory_problem(impl, cases, self._pool.of(impl), self._hard_probes)
         except (Ended, Raised):
             return problem
-        return "; ".join(filter(None, (why, problem)))
+        return problem if why in problem else "; ".join(filter(None, (why, problem)))
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""

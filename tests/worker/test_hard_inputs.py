@@ -57,6 +57,22 @@ def test_a_hint_is_of_what_most_correct_cases_lack(op: str, wrong: object, hint:
 
 
 @for_each(
+    "op, wrong, hint",
+    [
+        ("topk", lambda c: c.fill == "zero", "equal elements: is one lost"),
+        ("topk", lambda c: c.fill == "huge", "is padding, or an initial value,"),
+        ("matmul", lambda c: c.fill == "huge", "an overflow: are sums kept in fp32?"),
+        ("quantize_fp8", lambda c: c.fill == "zero", "a division by 0"),
+        ("quantize_fp8", lambda c: c["group"] not in (0, 128), "is this option read?"),
+    ],
+)
+def test_a_hint_fits_the_op(op: str, wrong: object, hint: str) -> None:
+    cases = hard_cases(registry.get_op(op))
+    failed = [c for c in cases if wrong(c)]  # type: ignore[operator]
+    assert hint in hint_of(registry.get_op(op), [c for c in cases if c not in failed], failed)
+
+
+@for_each(
     "wrong, hint",
     [
         (lambda c: c.fill == "huge", "all with huge values: an overflow"),
