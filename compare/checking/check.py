@@ -216,7 +216,8 @@ class _Calls:
         wrong = f"{which}{errors.wrong} of {errors.compared} elements are wrong, by up to {by}"
         hint = f". {reference.hint}" if reference.hint else ""
         self._find(probe, "values", wrong + hint if errors.wrong else None)
-        misplaced = f"{which}{errors.misplaced} elements differ from the reference in being NaN or infinite"
+        differ = "element differs" if errors.misplaced == 1 else "elements differ"
+        misplaced = f"{which}{errors.misplaced} {differ} from the reference in being NaN or infinite"
         self._find(probe, "NaN and infinity", misplaced + hint if errors.misplaced else None)
         for invariant in () if errors.wrong or errors.misplaced else op.invariants:
             self._find(probe, invariant.name, invariant.check(probe.inputs, output))

@@ -123,7 +123,10 @@ def mismatch_of(
         for whole, part in ((expected, block.ref), (wrong, ~(compared.accepted | compared.special))):
             whole.as_strided(part.shape, block.out.stride(), offset).copy_(part)
     plain = case.fill == "normal" and case.layout == "contiguous"
-    return mismatch(output, expected, wrong, plain=plain, formula=op.summary, unwritten=unwritten)
+    moves = op.is_copy_only
+    return mismatch(
+        output, expected, wrong, plain=plain, formula=op.summary, moves=moves, unwritten=unwritten
+    )
 
 
 class _OutputBlock(NamedTuple):

@@ -24,6 +24,7 @@ def mismatch(
     *,
     plain: bool = False,
     formula: str = "",
+    moves: bool = False,
     unwritten: torch.Tensor | None = None,
 ) -> Mismatch | None:
     """The first wrong element in row-major order and the pattern of all wrong ones; None where none is wrong.
@@ -34,6 +35,7 @@ def mismatch(
         wrong: bool, of the same shape: the elements beyond the tolerance.
         plain: the inputs are ordinary and contiguous, so that they have no NaN, nor any between them.
         formula: what the op computes, as ``c = a @ b``: only hints that fit it are given.
+        moves: values are moved, not computed: no sum can overflow.
         unwritten: bool, of the same shape: the elements that no kernel wrote.
     """
     count = int(wrong.sum())
@@ -43,7 +45,7 @@ def mismatch(
     index = tuple(int(place) for place in torch.unravel_index(torch.tensor(at), wrong.shape))
     where = _places(wrong)
     left = torch.zeros_like(wrong) if unwritten is None else unwritten
-    what = _left_out(output, wrong, left) or _values(output, expected, wrong, plain, formula)
+    what = _left_out(output, wrong, left) or _values(output, expected, wrong, plain, formula, moves)
     what = what or _offset(wrong)
     return Mismatch(
         index=index,
@@ -100,7 +102,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
 
 
 def _values(
-    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, plain: bool, formula: str
+    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, plain: bool, formula: str, moves: bool
 ) -> str:
     """The pattern of the wrong values; empty where none is seen."""
     got, want = output.double()[wrong], expected[wrong]
@@ -112,7 +114,8 @@ def _values(
     if moved := _moved(output.double(), expected, wrong, output.dtype):
         return moved
     if not (got.isfinite().all() and want.isfinite().all()):
-        return _OVERFLOW if plain and expected.isfinite().all() else ""
+        overflow = "some NaN or infinite" + _UNWRITTEN if moves else _OVERFLOW
+        return overflow if plain and expected.isfinite().all() else ""
     eps = "eps" in formula and not bool(wrong.all())  # another eps shows in small rows only
     if len(got) > 1:
         if (want != 0).all() and (factor := _constant(got / want)) is not None and abs(factor - 1) > _SAME:

@@ -108,6 +108,11 @@ def test_what_is_not_written_is_no_overflow() -> None:
     assert told is not None
     assert "these not written: is the grid too small" in told.pattern
     assert "overflow" not in told.pattern
+    output[3, 7] = math.inf  # some of them were
+    told = mismatch(output, expected, ~output.isfinite(), plain=True, moves=True, unwritten=output.isnan())
+    assert told is not None
+    assert "some NaN or infinite: is memory read that nothing has written" in told.pattern
+    assert "overflow" not in told.pattern
 
 
 def test_where_the_first_row_alone_is_right_its_stride_is_suspected() -> None:
