@@ -95,6 +95,20 @@ def test_a_hint_names_what_the_wrong_cases_have_in_common(wrong: object, hint: s
     assert hint_of(op, cases, []) == ""
 
 
+@for_each(
+    "op, text, empty",
+    [
+        ("histogram", "N=16,SKEW=0,uint8", False),
+        ("compact", "N=16,K=0,fp32", False),
+        ("compact", "N=0,K=0,fp32", True),
+        ("decode_attention", "B=2,S=0,Hq=4,Hk=2,D=64,PAGE=16,fp32", True),
+    ],
+)
+def test_a_case_is_empty_where_a_tensor_is(op: str, text: str, empty: bool) -> None:
+    described = registry.get_op(op)
+    assert described.is_empty(Case.parse(text, described)) == empty
+
+
 def test_an_option_of_0_makes_no_case_empty() -> None:
     """An error on it is a mistake: only without elements an error is a refusal."""
     op, right = registry.get_op("attention"), made_up.AGREEMENT
