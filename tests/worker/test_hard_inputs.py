@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from compare.checking.hints import hint_of
 from compare.device import supports
 from compare.model.op import Case, case
 from compare.model.result import Agreement
+from compare.worker import hard_inputs
 from compare.worker.hard_inputs import each_hard_input
-from compare.worker.process import Raised
+from compare.worker.process import Ended, Raised
 from tests.support import case_sets, made_up
 from tests.support.loaded_files import compared, rows_of
 from tests.support.loops import for_each
@@ -107,6 +109,24 @@ def test_a_hint_names_what_the_wrong_cases_have_in_common(wrong: object, hint: s
 def test_a_case_is_empty_where_a_tensor_is(op: str, text: str, empty: bool) -> None:
     described = registry.get_op(op)
     assert described.is_empty(Case.parse(text, described)) == empty
+
+
+@for_each("watched, passed", [(True, True), (False, False)])
+def test_a_kernel_that_is_slow_only_while_watched_is_not_wrong(
+    watched: bool, passed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Ended("it took longer than 20 s")
+    late.late = True
+
+    def checked(*_: object, **how: object) -> Agreement:
+        if how["watched"] == watched:
+            raise late
+        return made_up.AGREEMENT
+
+    monkeypatch.setattr(hard_inputs, "_checked", checked)
+    probes = SimpleNamespace(op=registry.get_op("compact"))
+    cases = [Case.parse("N=32,K=16,fp32", probes.op)]
+    assert hard_inputs.in_thread_orders(None, cases, None, probes).passed == passed  # type: ignore[arg-type]
 
 
 def test_an_option_of_0_makes_no_case_empty() -> None:
