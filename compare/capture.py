@@ -8,6 +8,7 @@ user's file too, and nothing is declared twice.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -33,11 +34,18 @@ _NAMESPACES = frozenset(name.partition("::")[0] for name in torch._C._dispatch_g
 _active: ContextVar[list[Launch] | None] = ContextVar("_active", default=None)
 
 
-def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]:
+def capture(impl: Implementation, op: Op, case: Case, arch: str, *, untuned: bool = False) -> list[Launch]:
     """The launches of one call of ``impl`` on a GPU of ``arch`` (``sm_90``), in order.
 
     Empty where it calls kernels of PyTorch or of libraries only.  For a pybind implementation the cupy one of
     the same variant is captured: it launches the same kernels from Python.
+
+    Args:
+        impl: what is called.
+        op: its op.
+        case: of its inputs.
+        arch: ``sm_90``.
+        untuned: take the first configuration of an autotuned kernel, as Triton's interpreter does.
 
     Raises:
         NotImplementedError: the implementation does not take this case, or its launch depends on the GPU; the
@@ -48,11 +56,13 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
         return []
     inputs = meta_inputs(op, case)
     if op.of_rank:
-        return capture_call(impl.given({"rank": 0}), op.of_rank(inputs), arch)
-    return capture_call(impl.given(op.options(case)), inputs, arch)
+        return capture_call(impl.given({"rank": 0}), op.of_rank(inputs), arch, untuned=untuned)
+    return capture_call(impl.given(op.options(case)), inputs, arch, untuned=untuned)
 
 
-def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
+def capture_call(
+    impl: Implementation, inputs: Sequence[torch.Tensor], arch: str, *, untuned: bool = False
+) -> list[Launch]:
     """`capture` with these meta tensors as inputs."""
     if reason := outdated(impl):
         raise NotImplementedError(reason)
@@ -60,7 +70,7 @@ def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str
     launches: list[Launch] = []
     token, of_arch = _active.set(launches), captured_arch.set(arch)
     try:
-        with _triton_records(), replaced(torch, "empty_like", _empty_like), _UsersOperators():
+        with _triton_records(untuned), replaced(torch, "empty_like", _empty_like), _UsersOperators():
             run(*inputs)
     finally:
         _active.reset(token)
@@ -168,11 +178,15 @@ def captured_route(impl: Implementation) -> Implementation:
 
 
 @contextlib.contextmanager
-def _triton_records() -> Iterator[None]:
+def _triton_records(untuned: bool) -> Iterator[None]:
     """Record Triton's launches, of compiled and of interpreted kernels."""
     tune = Autotuner.run
 
     def autotuned(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if untuned:
+            first = copy.copy(self)
+            first.configs = self.configs[:1]
+            return tune(first, *args, **kwargs)
         if len(self.configs) > 1:
             raise NotImplementedError(
                 f"{self.base_fn.__name__} is autotuned: a search on the GPU chooses one of its "

@@ -104,6 +104,9 @@ def test_an_autotuned_kernel_is_not_guessed_at() -> None:
 
     with pytest.raises(NotImplementedError, match=r"scale_kernel is autotuned: .* one of its 2 "):
         capture.capture(written(run), ADD, ADD.cases.default, "sm_80")
+    (launch,) = capture.capture(written(run), ADD, ADD.cases.default, "sm_80", untuned=True)
+    assert isinstance(launch, TritonLaunch)
+    assert launch.arguments["BLOCK"] == 64
 
 
 def test_the_captured_architecture_decides_how_many_multiprocessors_there_are() -> None:

@@ -204,7 +204,8 @@ class _Calls:
         which = f"{op.output}: " if len(self.expected) > 1 else ""
         limit = self._limit(reference)
         op.mask_unspecified(probe.inputs, output)
-        unwritten = int(untouched(output, again).sum())
+        left_out = untouched(output, again)
+        unwritten = int(left_out.sum())
         gap = f"{which}{unwritten} of {output.numel()} elements were not written"
         self._find(probe, "all written", gap if unwritten else None)
         errors = errors_of(op, self.case, reference, output, limit, accumulator)
@@ -215,12 +216,13 @@ class _Calls:
         wrong = f"{which}{errors.wrong} of {errors.compared} elements are wrong, by up to {by}"
         hint = f". {reference.hint}" if reference.hint else ""
         self._find(probe, "values", wrong + hint if errors.wrong else None)
-        misplaced = f"{which}{errors.misplaced} elements differ from the reference in being NaN or infinite"
+        differ = "element differs" if errors.misplaced == 1 else "elements differ"
+        misplaced = f"{which}{errors.misplaced} {differ} from the reference in being NaN or infinite"
         self._find(probe, "NaN and infinity", misplaced + hint if errors.misplaced else None)
-        for invariant in op.invariants:
+        for invariant in () if errors.wrong or errors.misplaced else op.invariants:
             self._find(probe, invariant.name, invariant.check(probe.inputs, output))
         if self.mismatch is None and (errors.wrong or errors.misplaced):
-            mismatch = mismatch_of(op, self.case, reference, output, limit, accumulator)
+            mismatch = mismatch_of(op, self.case, reference, output, limit, accumulator, left_out)
             if mismatch is not None and which:
                 mismatch = replace(mismatch, pattern=which + (mismatch.pattern or "no pattern"))
             self.mismatch = mismatch

@@ -100,7 +100,13 @@ def errors_of(
 
 
 def mismatch_of(
-    op: Op, case: Case, reference: Reference, output: torch.Tensor, limit: float, accumulator: str = "fp32"
+    op: Op,
+    case: Case,
+    reference: Reference,
+    output: torch.Tensor,
+    limit: float,
+    accumulator: str = "fp32",
+    unwritten: torch.Tensor | None = None,
 ) -> Mismatch | None:
     """The first wrong element of an output and a guess from the pattern of all.
 
@@ -117,7 +123,10 @@ def mismatch_of(
         for whole, part in ((expected, block.ref), (wrong, ~(compared.accepted | compared.special))):
             whole.as_strided(part.shape, block.out.stride(), offset).copy_(part)
     plain = case.fill == "normal" and case.layout == "contiguous"
-    return mismatch(output, expected, wrong, plain=plain, formula=op.summary)
+    moves = op.is_copy_only
+    return mismatch(
+        output, expected, wrong, plain=plain, formula=op.summary, moves=moves, unwritten=unwritten
+    )
 
 
 class _OutputBlock(NamedTuple):

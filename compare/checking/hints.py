@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from compare.model.op import Case, Op
 
 _FILLS = {
-    "huge": "an overflow: is the row maximum subtracted before exp, are sums kept in fp32?",
+    "huge": "an overflow: are sums kept in fp32?",
     "neg_inf": "rows of -inf, or -inf - (-inf): is NaN or 0 what the reference has there?",
     "nan": "NaN is lost: a comparison or fmaxf drops it",
     "zero": "a division by 0, another eps, or padding that joins a reduction",
@@ -62,7 +63,8 @@ def _both(words: str, more: str) -> str:
     return f"{first} and {more}"
 
 
-_OPTION = ": is this option read? A mask: aligned at the right corner, no index off by one?"
+_READ = ": is this option read?"
+_OPTION = f"{_READ} A mask: aligned at the right corner, no index off by one?"
 _DIFFER = ": is one taken for the other?"
 _LATER = ": is a tile behind the first one wrong, or a limit too low?"
 _TAIL = ": is the last tile lost (tail), or does its padding join a reduction?"
@@ -79,7 +81,7 @@ def _traits(op: Op, case: Case, passed: Sequence[Case]) -> Iterator[Trait]:
         return lambda other: value(other) == own
 
     if case.fill != "normal":
-        yield has(lambda each: each.fill), f"{case.fill} values: {_FILLS[case.fill]}"
+        yield has(lambda each: each.fill), f"{case.fill} values: {_cause(op, case)}"
         if op.special:
             yield (lambda each: each.fill != "normal"), f"{op.special}: are they handled?"
     if case.layout != "contiguous":
@@ -91,9 +93,11 @@ def _traits(op: Op, case: Case, passed: Sequence[Case]) -> Iterator[Trait]:
         )
     if op.is_empty(case):
         yield has(op.is_empty), "empty sizes: a grid of 0 blocks, or nothing to reduce"
+    unread = set()
     for name, value in op.options(case).items():
         shown = int(value) if isinstance(value, bool) else value
         if len({_option(op, name, each) for each in passed} - {value}) < 3:
+            unread.add(name)
             yield has(partial(_option, op, name)), f"{name}={shown}{_OPTION}"
     for name, many in itertools.product(op.dims, _LONG):
         if case[name] > many:
@@ -104,9 +108,21 @@ def _traits(op: Op, case: Case, passed: Sequence[Case]) -> Iterator[Trait]:
             yield has(partial(_differ, first, second)), words
     for name, tile in itertools.product(op.dims, _TILES):
         if case[name] % tile:
-            words = f"{name} that is no multiple of {tile}{_TAIL}"
+            words = f"{name} that is no multiple of {tile}{_READ if name in unread else _TAIL}"
             yield has(partial(_is_partial, name, tile)), words
     yield has(lambda each: each.dtype), f"{case.dtype}: is it loaded or rounded as another dtype?"
+
+
+def _cause(op: Op, case: Case) -> str:
+    """What a kernel of this op may get wrong on a fill."""
+    fill = case.fill
+    if fill == "huge" and re.search(r"exp\(|\wmax\(", op.summary):
+        return "an overflow: is the row maximum subtracted before exp, are sums kept in fp32?"
+    if op.tolerance(case).exact and "/" not in op.summary and fill != "nan":  # values are moved
+        if fill == "zero":
+            return "equal elements: is one lost, or taken twice?"
+        return "is padding, or an initial value, taken for an element?"
+    return _FILLS[fill]
 
 
 def _meaning(case: Case) -> str:

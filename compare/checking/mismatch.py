@@ -24,6 +24,8 @@ def mismatch(
     *,
     plain: bool = False,
     formula: str = "",
+    moves: bool = False,
+    unwritten: torch.Tensor | None = None,
 ) -> Mismatch | None:
     """The first wrong element in row-major order and the pattern of all wrong ones; None where none is wrong.
 
@@ -33,13 +35,18 @@ def mismatch(
         wrong: bool, of the same shape: the elements beyond the tolerance.
         plain: the inputs are ordinary and contiguous, so that they have no NaN, nor any between them.
         formula: what the op computes, as ``c = a @ b``: only hints that fit it are given.
+        moves: values are moved, not computed: no sum can overflow.
+        unwritten: bool, of the same shape: the elements that no kernel wrote.
     """
     count = int(wrong.sum())
     if count == 0:
         return None
     at = int(wrong.flatten().int().argmax())
     index = tuple(int(place) for place in torch.unravel_index(torch.tensor(at), wrong.shape))
-    where, what = _places(wrong), _values(output, expected, wrong, plain, formula)
+    where = _places(wrong)
+    left = torch.zeros_like(wrong) if unwritten is None else unwritten
+    what = _left_out(output, wrong, left) or _values(output, expected, wrong, plain, formula, moves)
+    what = what or _offset(wrong)
     return Mismatch(
         index=index,
         got=float(output[index]),
@@ -95,7 +102,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
 
 
 def _values(
-    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, plain: bool, formula: str
+    output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, plain: bool, formula: str, moves: bool
 ) -> str:
     """The pattern of the wrong values; empty where none is seen."""
     got, want = output.double()[wrong], expected[wrong]
@@ -104,10 +111,11 @@ def _values(
         if holds.all() and not (name == "zero" and (want == 0).any()):
             unwritten = name == "NaN" and plain and bool(expected.isfinite().all())
             return f"{everything} {name}" + (_UNWRITTEN if unwritten else "")
-    if moved := _moved(output.double(), expected, wrong):
+    if moved := _moved(output.double(), expected, wrong, output.dtype):
         return moved
     if not (got.isfinite().all() and want.isfinite().all()):
-        return _OVERFLOW if plain and expected.isfinite().all() else ""
+        overflow = "some NaN or infinite" + _UNWRITTEN if moves else _OVERFLOW
+        return overflow if plain and expected.isfinite().all() else ""
     eps = "eps" in formula and not bool(wrong.all())  # another eps shows in small rows only
     if len(got) > 1:
         if (want != 0).all() and (factor := _constant(got / want)) is not None and abs(factor - 1) > _SAME:
@@ -119,6 +127,23 @@ def _values(
     return _row_factors(output.double(), expected, wrong, eps) or _small(output, got, want, formula)
 
 
+def _left_out(output: torch.Tensor, wrong: torch.Tensor, unwritten: torch.Tensor) -> str:
+    """That elements were not written, where this explains all that are NaN or infinite; else empty."""
+    left = unwritten[wrong]
+    if not left.any() or not (left | output[wrong].double().isfinite()).all():
+        return ""
+    which = "some" if not left.all() else "all" if len(left) == wrong.numel() else "these"
+    return f"{which} not written: is the grid too small, a mask too narrow, or a stride wrong?"
+
+
+def _offset(wrong: torch.Tensor) -> str:
+    """That the first row alone is right; empty where it is not."""
+    if wrong.dim() != 2 or len(wrong) < 3:
+        return ""
+    rows = wrong.any(1)
+    return "is the offset or the stride of a row wrong?" if rows[1:].all() and not rows[0] else ""
+
+
 _UNWRITTEN = ": is memory read that nothing has written, as shared memory or a sum that is not zeroed?"
 _OVERFLOW = (
     "some NaN or infinite: does a sum overflow, as in fp16, or is memory read that nothing has written?"
@@ -127,11 +152,11 @@ _MOST_MOVED = 1 << 20
 """Elements of a larger output are not looked for elsewhere."""
 
 
-def _moved(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """That the wrong elements are other elements of the reference; empty where they are not."""
+def _moved(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, dtype: torch.dtype) -> str:
+    """That the wrong elements are other elements of the reference, in ``dtype``; empty where they are not."""
     if int(wrong.sum()) < 3 or output.numel() > _MOST_MOVED:
         return ""
-    if torch.isclose(output[wrong], expected[wrong], rtol=_SMALL_SCALE, atol=0.0).float().mean() > 0.5:
+    if torch.isclose(output[wrong], expected[wrong], rtol=_SAME, atol=0.0).float().mean() > 0.5:
         return ""
 
     def fits(other: torch.Tensor) -> bool:
@@ -146,6 +171,9 @@ def _moved(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) ->
     values, others = output[wrong].sort().values, expected[wrong].sort().values
     if torch.allclose(values, others, rtol=1e-3, atol=0.0):
         return "the right values in other places: are two indices swapped, or not transposed?"
+    every = expected.to(dtype).double()
+    if len(every.unique()) > 0.9 * every.numel() and torch.isin(output[wrong], every).float().mean() > 0.9:
+        return "values of other elements: is an index or a stride wrong?"
     return ""
 
 

@@ -135,7 +135,7 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     shown: list[tuple[str, str]] = []
     if pick(device).type == "cpu":
         outputs.say(f"{mine.name}: the first group of each file, then all groups")
-        for task in {task.file: task for task in reversed(mine.lab.task)}.values():
+        for task in reversed({task.file: task for task in reversed(mine.lab.task)}.values()):
             part = marking.first_look(mine, task, device, timeout_s)
             pages.put_part(part)
             shown.append((part.name, pages.detail(part)))

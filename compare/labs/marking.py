@@ -15,7 +15,7 @@ from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, Visibility, op_of
 from compare.labs.running import LATE, Allowance, Run, run
 from compare.labs.work import Work
-from compare.model.op import Case, UsageError, way_of
+from compare.model.op import Case, Op, UsageError, way_of
 from compare.model.result import DOES_NOT_COMPILE, OWN_WORK, UNREAD, Comparison, Mismatch, Row
 from compare.sandbox.words import printable
 from compare.timing import figures
@@ -152,7 +152,7 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
         say(f"{work.name}: testing {task.title}")
         runs = _Runs(work, task, device, timeout_s)
         done = _tried(work, task, runs)
-        uncompiled = _uncompiled(task, done, runs)
+        uncompiled = _uncompiled(op_of(work.lab, task), task, done, runs)
         parts = [
             part_of(f"{task.title}: {group.name}", group.points, *uncompiled)
             if uncompiled
@@ -326,14 +326,21 @@ def _tried(work: Work, task: Task, runs: _Runs) -> Run:
     return replace(done, refused=runs.alone(task.cases[0]).comparison is not None)
 
 
-def _uncompiled(task: Task, done: Run, runs: _Runs) -> tuple[PartResult, str] | None:
+def _uncompiled(op: Op, task: Task, done: Run, runs: _Runs) -> tuple[PartResult, str] | None:
     """The result of all groups of a task whose file a compiler does not take; None: one does.
 
-    A CPU runs what no GPU could.  Of several cases a run compiles the first, if that is correct.
+    A CPU runs what no GPU could.  Of several cases a run compiles the first, if that is correct.  An empty
+    one needs no kernel.
     """
     cases = [case.case for case in done.comparison.cases] if done.comparison else []
     rows = {case: row for case in cases if (row := done.row(case, task.label))}
-    correct = {case: row for case, row in rows.items() if row.status == "ok" and way_of(row.label) != "torch"}
+    correct = {
+        case: row
+        for case, row in rows.items()
+        if row.status in ("ok", "ordinary")
+        and way_of(row.label) != "torch"
+        and not op.is_empty(Case.parse(case, op))
+    }
     if correct and not any(row.resources or _refusal(row) for row in rows.values()):
         case, row = next(iter(correct.items()))
         if case != cases[0] and (again := runs.mine([case]).row(case, task.label)):
@@ -352,12 +359,18 @@ def _refusal(row: Row) -> bool:
 
 
 def _group(work: Work, task: Task, group: Group, done: Run, runs: _Runs) -> Part:
-    """The first of its cases that fails decides."""
+    """The first of its cases that fails decides.
+
+    A failure on other sizes alone counts only where no case of the task fails: its group shows it.
+    """
     name, op = f"{task.title}: {group.name}", op_of(work.lab, task)
     if done.comparison is None:
         return part_of(name, group.points, _blamed(done.error) if done.refused else "machine", done.error)
+    shown = any(row.status not in ("ok", "ordinary") for row in _rows(done.comparison, task.label))
     for case in (str(Case.parse(text, op)) for text in group.cases):
         row = done.row(case, task.label)
+        if row and row.status == "ordinary" and shown:
+            continue
         result, why = _verdict(row, done.row(case, op.baseline), partial(runs.reference, case))
         if result != "passed":
             mismatch = row.agreement.mismatch if row and row.agreement else None

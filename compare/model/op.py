@@ -318,9 +318,10 @@ class Op:
         return cost.bytes <= CPU_CHECK_BYTES and cost.flops <= CPU_CHECK_FLOPS
 
     def is_empty(self, case: Case) -> bool:
-        """Whether a size is 0; an option such as ``causal`` is none."""
-        options = self.options(case)
-        return any(size == 0 and name not in options for name, size in case.dims)
+        """Whether a size of a tensor is 0; an option such as ``causal`` is none."""
+        sizes = set(re.findall(r"[A-Za-z_]\w*", " ".join(re.findall(r"\[[^]]*\]", self.signature))))
+        sizes -= self.options(case).keys()
+        return any(size == 0 and name in sizes for name, size in case.dims)
 
     def weights_of(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Its ``weights`` among the inputs."""

@@ -44,7 +44,7 @@ class KernelSource(Struct, frozen=True):
 def sources(impl: Implementation, case: str, arch: str) -> tuple[KernelSource, ...]:
     """The launches of one call, in order; raises as `Compiler.resources`."""
     op = registry.get_op(impl.op)
-    return tuple(_source(each, arch) for each in capture(impl, op, Case.parse(case, op), arch))
+    return tuple(_source(each, arch) for each in capture(impl, op, Case.parse(case, op), arch, untuned=True))
 
 
 def _source(launch: CudaLaunch | TritonLaunch, arch: str) -> KernelSource:

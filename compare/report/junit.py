@@ -73,7 +73,8 @@ def _added(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementT
 
 def first_mismatch(mismatch: Mismatch) -> str:
     """``first at [0, 5]: got nan, expected 0.5; 12 of 64 elements; PATTERN``."""
-    where = f"first at {list(mismatch.index)}: {lines.got_and_expected(mismatch)}"
+    at = f"first at {list(mismatch.index)}" if mismatch.index else "the only element"
+    where = f"{at}: {lines.got_and_expected(mismatch)}"
     pattern = f"; {mismatch.pattern}" if mismatch.pattern else ""
     return f"{where}; {mismatch.count} of {mismatch.of} elements{pattern}"
 

@@ -80,13 +80,17 @@ def put(table: Table, explained: Collection[str] | None = None, *, terms_of: Col
     narrow = replace(table, headers=table.headers[:-1], rows=tuple(row[:-1] for row in table.rows))
 
     def render(width: int) -> str:
-        lines = [terminal.laid_out(narrow, width), ""]
-        for name, *_, prose in table.rows:
-            if prose and (explained is None or name in explained):
-                lines.append(terminal.paragraph(f"{name}: {prose}", min(width, 80), hanging="  "))
+        reasons = [
+            f"{name}: {prose}"
+            for name, *_, prose in table.rows
+            if prose and (explained is None or name in explained)
+        ]
         terms = glossary.lines("\n".join(prose for name, *_, prose in table.rows if name in terms_of))
-        lines += [terminal.paragraph(term, min(width, 80), hanging="  ") for term in ("", *terms) if terms]
-        return "\n".join(lines).rstrip()
+        blocks = [terminal.laid_out(narrow, width)]
+        for texts in (reasons, terms):
+            paragraphs = (terminal.paragraph(text, min(width, 80), hanging="  ") for text in texts)
+            blocks.append("\n".join(paragraphs))
+        return "\n\n".join(filter(None, blocks)).rstrip()
 
     terminal.put(render)
 

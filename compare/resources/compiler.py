@@ -81,7 +81,7 @@ class Compiler:
                 kernel = replace(kernel, instruction=instruction if multiplies else "", load_bits=bits)
             return kernel
 
-        return merged(map(described, capture(impl, op, parsed, arch)))
+        return merged(map(described, capture(impl, op, parsed, arch, untuned=not impl.untuned)))
 
     @staticmethod
     def compiled(launch: TritonLaunch, arch: str) -> tuple[Any, str]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -241,7 +242,7 @@ class Checking:
         if agreement.passed and OTHER_SIZES in self._more:
             agreement = self._elsewhere(impl, worker, agreement)
         if agreement.passed and THREAD_ORDERS in self._more and self._watches(impl):
-            finding = in_thread_orders(impl, right, worker, self._hard_probes)
+            finding = in_thread_orders(impl, right, partial(self._pool.of, impl), self._hard_probes)
             agreement = _with(agreement, finding, None)
         return agreement
 
@@ -260,7 +261,7 @@ class Checking:
             why = memory_problem(impl, cases, self._pool.of(impl), self._hard_probes)
         except (Ended, Raised):
             return problem
-        return "; ".join(filter(None, (why, problem)))
+        return problem if why in problem else "; ".join(filter(None, (why, problem)))
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
         """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""

@@ -225,12 +225,14 @@ def memory_problem(impl: Implementation, cases: Collection[Case], worker: Worker
 
 
 def in_thread_orders(
-    impl: Implementation, cases: Collection[Case], worker: Worker, probes: HardProbes
+    impl: Implementation, cases: Collection[Case], ready: Callable[[], Worker], probes: HardProbes
 ) -> Finding:
     """Whether a CUDA kernel is right on a CPU with every access watched, and in two orders of its threads.
 
-    Of ``cases``, on all of which it is correct, three small ones are tried.
+    Of ``cases``, on all of which it is correct, three small ones are tried.  ``ready`` returns its worker, or
+    another one if that has ended: one that is too slow while it is watched is watched no more.
     """
+    ways = [(True, ""), (False, "apart"), (False, "reverse")]
     op = probes.op
     nonempty = [case for case in cases if not op.is_empty(case) and is_small(op, case)]
     smallest = sorted(nonempty, key=lambda case: op.cost(case).bytes)
@@ -238,9 +240,9 @@ def in_thread_orders(
     # A vector load at any address shows on misaligned inputs only.
     misaligned = [case for case in smallest if case.layout == "misaligned"]
     for case in dict.fromkeys((*smallest[:1], *largest[-1:], *misaligned[:1])):
-        for watched, order in ((True, ""), (False, "apart"), (False, "reverse")):
+        for watched, order in list(ways):
             try:
-                agreement = _checked(impl, case, worker, probes, watched=watched, order=order)
+                agreement = _checked(impl, case, ready(), probes, watched=watched, order=order)
             except NotImplementedError:
                 break
             except Raised as error:
@@ -250,6 +252,9 @@ def in_thread_orders(
             except Ended as error:
                 if error.retry:
                     raise
+                if watched and error.late:
+                    ways.remove((watched, order))
+                    continue
                 return Finding(THREAD_ORDERS, False, f"{case}: {error}")
             if not agreement.passed:
                 where = "in another order of threads: is a __syncthreads() missing? " if order else ""

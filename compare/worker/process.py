@@ -77,6 +77,8 @@ class Ended(Exception):
     """Whether something other than its code may have ended it: another worker is tried, once."""
     by_judge = False
     """Whether an error of the judge's own ended it."""
+    late = False
+    """Whether a step took too long."""
 
 
 class Worker:
@@ -253,7 +255,9 @@ class Worker:
             raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
         if time.monotonic() > until:
             limit = f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
-            raise self.end(limit + late.place(self.pid, self._channel, request))
+            ended = self.end(limit + late.place(self.pid, self._channel, request))
+            ended.late = True
+            raise ended
 
     def _breach(self, what: str) -> Ended:
         return self.end(f"it wrote into the pipe between its process and the judge's: {what[:_QUOTED]}")

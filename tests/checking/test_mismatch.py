@@ -92,6 +92,35 @@ def test_a_transposed_result_is_seen() -> None:
     assert "the transposed result" in found(lambda y: y.T.contiguous(), (64, 64)).pattern
 
 
+def test_values_of_other_elements_suggest_a_stride() -> None:
+    def strided(output: torch.Tensor) -> torch.Tensor:
+        return output.flatten()[(torch.arange(output.numel()) * 3) % 900].view_as(output)
+
+    assert found(strided, (40, 50)).pattern.endswith("is an index or a stride wrong?")
+
+
+def test_what_is_not_written_is_no_overflow() -> None:
+    expected = torch.rand((6, 40), dtype=torch.float64, generator=_generator())
+    output = expected.float()
+    output[3:, 7:] = math.nan
+    told = mismatch(output, expected, output.isnan(), plain=True, unwritten=output.isnan())
+    assert told is not None
+    assert "these not written: is the grid too small" in told.pattern
+    assert "overflow" not in told.pattern
+    output[3, 7] = math.inf  # some of them were
+    told = mismatch(output, expected, ~output.isfinite(), plain=True, moves=True, unwritten=output.isnan())
+    assert told is not None
+    assert "some NaN or infinite: is memory read that nothing has written" in told.pattern
+    assert "overflow" not in told.pattern
+
+
+def test_where_the_first_row_alone_is_right_its_stride_is_suspected() -> None:
+    assert (
+        found(put(slice(1, None))).pattern
+        == "only the last 99 rows; is the offset or the stride of a row wrong?"
+    )
+
+
 def test_scattered_elements_are_no_pattern() -> None:
     def scatter(output: torch.Tensor) -> None:
         output[torch.rand(output.shape, generator=_generator()) < 0.3] = 9.0

@@ -249,6 +249,30 @@ def test_what_no_compiler_takes_has_no_points_for_any_case(
     assert says in parts["T: odd"].detail
 
 
+def test_a_right_answer_on_an_empty_case_needs_no_kernel(graded: Graded, submission: Path) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    rubric.write_text(LAB.replace('"M=4,N=9,fp32"]', '"M=0,N=9,fp32"]'))
+    empty = replace(MINE, resources=())
+
+    def ran(op: str, cases: list[str], *more: Any, **others: Any) -> Run:
+        made = [made_up.case(each, (BASELINE, empty if "M=0" in each else WRONG)) for each in cases]
+        return Run(made_up.comparison(*made, environment=made_up.LAPTOP))
+
+    assert graded(beside(ran, REFERENCE))[GROUP].result == "wrong"
+
+
+@for_each("on_odd, result", [(WRONG, "passed"), (MINE, "wrong")])
+def test_other_sizes_cost_a_group_no_points_that_another_one_loses(
+    on_odd: Row, result: str, graded: Graded, submission: Path
+) -> None:
+    other = ', { name = "odd", points = 2, cases = ["M=4,N=9,fp32"] }]'
+    text = LAB.replace(', "M=4,N=9,fp32"]', "]").replace("] }]", f"] }}{other}")
+    (submission.parent / "01_made_up" / "lab.toml").write_text(text)
+    found = replace(made_up.DISAGREEMENT, findings=(Finding("other sizes", False, "M=4,N=7,fp32: values"),))
+    unmasked = replace(MINE, status="ordinary", reason="other sizes: M=4,N=7,fp32: values", agreement=found)
+    assert graded(beside(rows(BASELINE, unmasked, on_odd=on_odd), REFERENCE))[GROUP].result == result
+
+
 def test_a_file_that_hangs_in_a_task_is_not_run_for_the_next(
     submission: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

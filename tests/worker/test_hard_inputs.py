@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from compare.checking.hints import hint_of
 from compare.device import supports
 from compare.model.op import Case, case
 from compare.model.result import Agreement
+from compare.worker import hard_inputs
 from compare.worker.hard_inputs import each_hard_input
-from compare.worker.process import Raised
+from compare.worker.process import Ended, Raised
 from tests.support import case_sets, made_up
 from tests.support.loaded_files import compared, rows_of
 from tests.support.loops import for_each
@@ -57,6 +59,22 @@ def test_a_hint_is_of_what_most_correct_cases_lack(op: str, wrong: object, hint:
 
 
 @for_each(
+    "op, wrong, hint",
+    [
+        ("topk", lambda c: c.fill == "zero", "equal elements: is one lost"),
+        ("topk", lambda c: c.fill == "huge", "is padding, or an initial value,"),
+        ("matmul", lambda c: c.fill == "huge", "an overflow: are sums kept in fp32?"),
+        ("quantize_fp8", lambda c: c.fill == "zero", "a division by 0"),
+        ("quantize_fp8", lambda c: c["group"] not in (0, 128), "is this option read?"),
+    ],
+)
+def test_a_hint_fits_the_op(op: str, wrong: object, hint: str) -> None:
+    cases = hard_cases(registry.get_op(op))
+    failed = [c for c in cases if wrong(c)]  # type: ignore[operator]
+    assert hint in hint_of(registry.get_op(op), [c for c in cases if c not in failed], failed)
+
+
+@for_each(
     "wrong, hint",
     [
         (lambda c: c.fill == "huge", "all with huge values: an overflow"),
@@ -77,6 +95,41 @@ def test_a_hint_names_what_the_wrong_cases_have_in_common(wrong: object, hint: s
     assert hint in found, found
     assert bool(hint) == bool(found), found
     assert hint_of(op, cases, []) == ""
+
+
+@for_each(
+    "op, text, empty",
+    [
+        ("histogram", "N=16,SKEW=0,uint8", False),
+        ("compact", "N=16,K=0,fp32", False),
+        ("compact", "N=0,K=0,fp32", True),
+        ("decode_attention", "B=2,S=0,Hq=4,Hk=2,D=64,PAGE=16,fp32", True),
+    ],
+)
+def test_a_case_is_empty_where_a_tensor_is(op: str, text: str, empty: bool) -> None:
+    described = registry.get_op(op)
+    assert described.is_empty(Case.parse(text, described)) == empty
+
+
+@for_each("watched, passed", [(True, True), (False, False)])
+def test_a_kernel_that_is_slow_only_while_watched_is_not_wrong(
+    watched: bool, passed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, orders = Ended("it took longer than 20 s"), []
+    late.late = True
+
+    def checked(*_: object, **how: object) -> Agreement:
+        orders.append(how["order"])
+        if how["watched"] == watched:
+            raise late
+        return made_up.AGREEMENT
+
+    monkeypatch.setattr(hard_inputs, "_checked", checked)
+    probes = SimpleNamespace(op=registry.get_op("compact"))
+    cases = [Case.parse(f"N={N},K=16,fp32", probes.op) for N in (32, 64)]
+    found = hard_inputs.in_thread_orders(None, cases, lambda: None, probes)  # type: ignore[arg-type]
+    assert found.passed == passed
+    assert orders == (["", *["apart", "reverse"] * 2] if passed else ["", "apart"])
 
 
 def test_an_option_of_0_makes_no_case_empty() -> None:
