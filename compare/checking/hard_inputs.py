@@ -28,7 +28,8 @@ def by_kind(op: Op, dtype: str) -> tuple[list[Case], list[Case]]:
         op: whose cases.
         dtype: which the cases with a trait have, if there are such: a kernel may take no other.
 
-    Each part begins with cases that have the most traits that none before has.
+    Each part begins with cases that have the most traits that none before has, the first with one of each
+    fill: time may not last for all.
     """
     cases = hard_cases(op)
     full = [case for case in cases if not op.is_empty(case)]
@@ -37,6 +38,8 @@ def by_kind(op: Op, dtype: str) -> tuple[list[Case], list[Case]]:
     for some in (full, cases):
         for candidates in ([case for case in some if case.dtype == dtype], some):
             first += _cover(candidates, {case: _traits(op, case) for case in candidates}, known)
+    of_fill = {case.fill: case for case in reversed(first)}
+    first = list(dict.fromkeys((*reversed(of_fill.values()), *first)))
     others = [case for case in cases if case not in first]
     pairs = {case: {(case.dtype, case.layout), (case.dtype, case.fill), *case.dims} for case in others}
     return first, list(dict.fromkeys((*_cover(others, pairs, set()), *others)))
