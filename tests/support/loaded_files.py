@@ -38,24 +38,17 @@ def right(x, y):
 @contextmanager
 def own_registry() -> Iterator[None]:
     """What is registered within the context is removed after it, but for the project's own."""
+    tables = registry._ops, registry._files_of_ops, registry._implementations
     known = {op: dict(labels) for op, labels in registry._implementations.items()}
-    own = {}
+    before = dict(registry._ops), dict(registry._files_of_ops), known
     try:
-        with (
-            mock.patch.dict(registry._ops),
-            mock.patch.dict(registry._files_of_ops),
-            mock.patch.dict(registry._implementations, known),
-        ):
-            try:
-                yield
-            finally:
-                own = {
-                    op: {label: impl for label, impl in labels.items() if _is_own(impl)}
-                    for op, labels in registry._implementations.items()
-                }
+        yield
     finally:
-        for op, labels in own.items():  # its modules are not imported again
-            registry._implementations.setdefault(op, {}).update(labels)
+        for op, labels in registry._implementations.items():  # its own modules are not imported again
+            known.setdefault(op, {}).update({label: impl for label, impl in labels.items() if _is_own(impl)})
+        for table, content in zip(tables, before, strict=True):
+            table.clear()
+            table.update(content)
 
 
 def _is_own(impl: Implementation) -> bool:
