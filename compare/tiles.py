@@ -3,7 +3,7 @@
 ``c[M,N] = a[M,K] @ b[K,N]`` in 16 bits.  A block multiplies its tile of c in steps of 64 terms, after a time
 to start and before one to store; with more tiles than multiprocessors it does so several times (waves):
 
-    step    = (tile.step_us, bytes that all running blocks load a step / L2), the norm of power 4
+    step    = (tile.step_us, bytes that all running blocks load a step / L2), the norm of power 2.6
     compute = LAUNCH_US + waves * (steps * step + tile.tile_us)
     memory  = START_US + bytes of a, b and c / DRAM
     time    = (compute, memory), the norm of power OVERLAP: the two overlap, but not wholly
@@ -31,8 +31,8 @@ class Tile(NamedTuple):
     BLOCK_M: int
     BLOCK_N: int
     STAGES: int
-    CLUSTER_M: int
-    """Blocks, one below the other, that share their loads of b."""
+    CLUSTER_N: int
+    """Blocks side by side that share their loads of a."""
     SPLIT: int
     """Blocks that divide the terms of a tile among them."""
     step_us: float
@@ -57,16 +57,16 @@ def predicted_us(
     machine: Machine, tile: Tile, M: int, N: int, K: int, lines: tuple[int, int], processors: int
 ) -> float:
     """The time of a product; ``lines``: elements from a row, or column, of a and of b to the next one."""
-    together = tile.CLUSTER_M * tile.SPLIT
+    together = tile.CLUSTER_N * tile.SPLIT
     per_processor = max(1, SHARED_BYTES // ((tile.BLOCK_M + tile.BLOCK_N) * BLOCK_K * 2 * tile.STAGES))
     # A group of 16 or 18 multiprocessors (GPC) has whole clusters: 120 of 132 are in clusters of 4 or 8.
     room = max(1, processors * per_processor * (10 if together > 2 else 11) // 11 // together)
-    clusters = math.ceil(M / (tile.CLUSTER_M * tile.BLOCK_M)) * math.ceil(N / tile.BLOCK_N)
+    clusters = math.ceil(M / tile.BLOCK_M) * math.ceil(N / (tile.CLUSTER_N * tile.BLOCK_N))
     steps = math.ceil(math.ceil(K / BLOCK_K) / tile.SPLIT)
     costs = [machine.UNALIGNED if line % LINE else 1.0 for line in lines]
-    elements = min(M, tile.BLOCK_M) * costs[0] + min(N, tile.BLOCK_N) / tile.CLUSTER_M * costs[1]
+    elements = min(M, tile.BLOCK_M) / tile.CLUSTER_N * costs[0] + min(N, tile.BLOCK_N) * costs[1]
     loaded = min(clusters, room) * together * elements * BLOCK_K * 2
-    step = (tile.step_us**4 + (loaded / machine.L2) ** 4) ** 0.25
+    step = math.pow(tile.step_us**2.6 + (loaded / machine.L2) ** 2.6, 1 / 2.6)
     compute = machine.LAUNCH_US + math.ceil(clusters / room) * (steps * step + tile.tile_us)
     memory = machine.START_US + 2 * (M * K + K * N + M * N) / machine.DRAM
     return math.pow(compute**machine.OVERLAP + memory**machine.OVERLAP, 1 / machine.OVERLAP)
@@ -75,6 +75,12 @@ def predicted_us(
 def fastest(
     machine: Machine, tiles: Sequence[Tile], M: int, N: int, K: int, lines: tuple[int, int], processors: int
 ) -> Tile:
-    """The tile with the least predicted time, of those with a step for each block that divides the terms."""
-    possible = [tile for tile in tiles if max(1, math.ceil(K / BLOCK_K)) >= tile.SPLIT]
+    """The tile with the least predicted time, of those with a step for each block that divides the terms.
+
+    A tile of more than twice M rows is left out, if there is a smaller one.
+    """
+    most = max(2 * M, min(tile.BLOCK_M for tile in tiles))
+    possible = [
+        tile for tile in tiles if most >= tile.BLOCK_M and max(1, math.ceil(K / BLOCK_K)) >= tile.SPLIT
+    ]
     return min(possible, key=lambda tile: predicted_us(machine, tile, M, N, K, lines, processors))

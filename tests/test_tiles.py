@@ -19,19 +19,24 @@ WAYS = {"cuda": (cuda.H200, cuda.SPLIT_K_TILES), "triton": (triton.H200, triton.
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("M", "N", "K", "is_split", "rows"),
+    ("M", "N", "K", "is_split", "is_large"),
     [
-        (16, 1280, 8192, True, 64),  # 20 tiles of 64 columns, each of 128 steps
-        (1, 11008, 4096, False, 64),  # enough tiles
-        (4096, 4096, 4096, False, 128),
-        (1, 64, 64, False, 64),  # one step: nothing to split
+        (16, 1280, 8192, True, False),  # 20 tiles of 64 columns, each of 128 steps
+        (1, 11008, 4096, False, False),  # enough tiles
+        (4096, 4096, 4096, False, True),
+        (1, 64, 64, False, False),  # one step: nothing to split
     ],
 )
 def test_few_tiles_are_split_and_large_products_have_large_tiles(
-    way: str, M: int, N: int, K: int, is_split: bool, rows: int
+    way: str, M: int, N: int, K: int, is_split: bool, is_large: bool
 ) -> None:
     tile = fastest(*WAYS[way], M, N, K, (K, N), PROCESSORS)
-    assert (tile.SPLIT > 1, tile.BLOCK_M) == (is_split, rows)
+    assert (tile.SPLIT > 1, tile.BLOCK_M * tile.BLOCK_N >= 128 * 128) == (is_split, is_large)
+
+
+@pytest.mark.parametrize("M", [1, 40, 100])
+def test_no_tile_is_chosen_that_is_mostly_below_the_last_row(M: int) -> None:
+    assert max(16, 2 * M) >= fastest(*WAYS["cuda"], M, 4096, 4096, (4096, 4096), PROCESSORS).BLOCK_M
 
 
 def test_a_prediction_is_steps_and_waves_or_else_bytes() -> None:
@@ -66,8 +71,8 @@ def test_every_tile_s_launch_is_possible(number: int) -> None:
     (launch,) = cuda.split_k.plan(a, b, TILE=number).launches
     tile = cuda.SPLIT_K_TILES[number - 1]
     assert launch.shared_bytes <= LIMITS[90].block_shared_bytes
-    assert launch.grid % (tile.CLUSTER_M * tile.SPLIT) == 0
-    assert launch.block == 128 * (1 + tile.BLOCK_M // 64)
+    assert launch.grid % (tile.CLUSTER_N * tile.SPLIT) == 0
+    assert launch.block == 128 * (1 + tile.BLOCK_N // 64)
 
 
 def test_a_split_of_fewer_steps_than_blocks_is_refused() -> None:
@@ -75,5 +80,6 @@ def test_a_split_of_fewer_steps_than_blocks_is_refused() -> None:
         torch.empty(64, 64, device="meta", dtype=torch.bfloat16),
         torch.empty(64, 64, device="meta", dtype=torch.bfloat16),
     )
+    number = next(number for number, tile in enumerate(cuda.SPLIT_K_TILES, 1) if tile.SPLIT == 4)
     with pytest.raises(NotImplementedError, match="K=64: SPLIT=4 needs at least 193"):
-        cuda.split_k.plan(a, b, TILE=2)
+        cuda.split_k.plan(a, b, TILE=number)

@@ -38,6 +38,13 @@ struct BiasGelu {
         const float2 bias = from_x2<T>(biases);
         return make_float2(gelu(x + bias.x), gelu(y + bias.y));
     }
+
+    template <typename Index>
+    __device__ __forceinline__ float of_one(Index n, Index N) const {
+        return n < N ? float(bias_ptr[n]) : 0.0f;
+    }
+
+    __device__ __forceinline__ float apply_one(float bias, float x) const { return gelu(x + bias); }
 };
 
 // ---- tensor_core -------------------------------------------------------------------------------------
@@ -73,14 +80,14 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(
 // Grid: as matmul's split_k. A consumer loads its tile's biases while its last wgmma is in flight.
 
 template <
-    typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_M,
+    typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_N,
     int SPLIT>
-__global__ __launch_bounds__((1 + BLOCK_M / PIECE) * WARPGROUP, 1)
-    CLUSTER_OF(CLUSTER_M* SPLIT) void linear_gelu_fused_kernel(
+__global__ __launch_bounds__((1 + BLOCK_N / PIECE) * WARPGROUP, 1)
+    CLUSTER_OF(CLUSTER_N* SPLIT) void linear_gelu_fused_kernel(
         const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
         const __grid_constant__ TensorMap y_map, T* y_ptr, const T* bias_ptr, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_split<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, SPLIT>(
+    multiply_and_split<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, CLUSTER_N, SPLIT>(
         x_map, w_map, y_map, y_ptr, M, N, K, BiasGelu<T, true>{bias_ptr});
 #endif
 }

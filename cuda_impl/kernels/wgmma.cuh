@@ -111,11 +111,33 @@ __device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+// ---- named barriers: THREADS threads take part, those that sync and those that only arrive ---------------
+
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_sync(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+// ---- registers to shared memory --------------------------------------------------------------------------
+
 // Stores four 8 x 8 matrices of 16-bit elements: of each, lane l has elements 2 * (l % 4) and the next of row
 // l / 4. Row l % 8 of matrix l / 8 goes to the 16 bytes at lane l's `row`.
 __device__ __forceinline__ void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+        : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void stmatrix_x4_transposed(
+    void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
         "r"(m0), "r"(m1), "r"(m2), "r"(m3)
         : "memory");
 }
@@ -159,41 +181,88 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
         "m64n" n "k16.f32." type "." type, registers, operands, adds,                      \
         ", 1, 1, " transposed, : __VA_ARGS__ : "l"(a), "l"(b), "r"(static_cast<int>(add)), \
         "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+#define WGMMA_N16(type) WGMMA_SHARED("16", type, WGMMA_D16, "%8, %9", "%10", "%11, %12", WGMMA_8("+f", 0))
 #define WGMMA_N32(type) WGMMA_SHARED("32", type, WGMMA_D32, "%16, %17", "%18", "%19, %20", WGMMA_16("+f", 0))
+#define WGMMA_N48(type) WGMMA_SHARED("48", type, WGMMA_D48, "%24, %25", "%26", "%27, %28", WGMMA_24("+f", 0))
 #define WGMMA_N64(type) WGMMA_SHARED("64", type, WGMMA_D64, "%32, %33", "%34", "%35, %36", WGMMA_32("+f", 0))
 #define WGMMA_N80(type) WGMMA_SHARED("80", type, WGMMA_D80, "%40, %41", "%42", "%43, %44", WGMMA_40("+f", 0))
+#define WGMMA_N96(type) WGMMA_SHARED("96", type, WGMMA_D96, "%48, %49", "%50", "%51, %52", WGMMA_48("+f", 0))
+#define WGMMA_N112(type) \
+    WGMMA_SHARED("112", type, WGMMA_D112, "%56, %57", "%58", "%59, %60", WGMMA_56("+f", 0))
 #define WGMMA_N128(type) \
     WGMMA_SHARED("128", type, WGMMA_D128, "%64, %65", "%66", "%67, %68", WGMMA_64("+f", 0))
+#define WGMMA_N144(type) \
+    WGMMA_SHARED("144", type, WGMMA_D144, "%72, %73", "%74", "%75, %76", WGMMA_72("+f", 0))
+#define WGMMA_N160(type) \
+    WGMMA_SHARED("160", type, WGMMA_D160, "%80, %81", "%82", "%83, %84", WGMMA_80("+f", 0))
+#define WGMMA_N176(type) \
+    WGMMA_SHARED("176", type, WGMMA_D176, "%88, %89", "%90", "%91, %92", WGMMA_88("+f", 0))
 #define WGMMA_N192(type) \
     WGMMA_SHARED("192", type, WGMMA_D192, "%96, %97", "%98", "%99, %100", WGMMA_96("+f", 0))
+#define WGMMA_N208(type) \
+    WGMMA_SHARED("208", type, WGMMA_D208, "%104, %105", "%106", "%107, %108", WGMMA_104("+f", 0))
+#define WGMMA_N224(type) \
+    WGMMA_SHARED("224", type, WGMMA_D224, "%112, %113", "%114", "%115, %116", WGMMA_112("+f", 0))
+#define WGMMA_N240(type) \
+    WGMMA_SHARED("240", type, WGMMA_D240, "%120, %121", "%122", "%123, %124", WGMMA_120("+f", 0))
 #define WGMMA_N256(type) \
     WGMMA_SHARED("256", type, WGMMA_D256, "%128, %129", "%130", "%131, %132", WGMMA_128("+f", 0))
 
 // The number of registers of d determines N. With `add` false, d is overwritten.
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED, int COUNT>
 __device__ __forceinline__ void wgmma(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
-    if constexpr (COUNT == 16) {
+    if constexpr (COUNT == 8) {
+        WGMMA_OF_TYPE(WGMMA_N16)
+    } else if constexpr (COUNT == 16) {
         WGMMA_OF_TYPE(WGMMA_N32)
+    } else if constexpr (COUNT == 24) {
+        WGMMA_OF_TYPE(WGMMA_N48)
     } else if constexpr (COUNT == 32) {
         WGMMA_OF_TYPE(WGMMA_N64)
     } else if constexpr (COUNT == 40) {
         WGMMA_OF_TYPE(WGMMA_N80)
+    } else if constexpr (COUNT == 48) {
+        WGMMA_OF_TYPE(WGMMA_N96)
+    } else if constexpr (COUNT == 56) {
+        WGMMA_OF_TYPE(WGMMA_N112)
     } else if constexpr (COUNT == 64) {
         WGMMA_OF_TYPE(WGMMA_N128)
+    } else if constexpr (COUNT == 72) {
+        WGMMA_OF_TYPE(WGMMA_N144)
+    } else if constexpr (COUNT == 80) {
+        WGMMA_OF_TYPE(WGMMA_N160)
+    } else if constexpr (COUNT == 88) {
+        WGMMA_OF_TYPE(WGMMA_N176)
     } else if constexpr (COUNT == 96) {
         WGMMA_OF_TYPE(WGMMA_N192)
-    } else {
-        static_assert(COUNT == 128);
+    } else if constexpr (COUNT == 104) {
+        WGMMA_OF_TYPE(WGMMA_N208)
+    } else if constexpr (COUNT == 112) {
+        WGMMA_OF_TYPE(WGMMA_N224)
+    } else if constexpr (COUNT == 120) {
+        WGMMA_OF_TYPE(WGMMA_N240)
+    } else if constexpr (COUNT == 128) {
         WGMMA_OF_TYPE(WGMMA_N256)
     }
+    static_assert(COUNT % 8 == 0 && COUNT <= 128);
 }
 
 #undef WGMMA_N256
+#undef WGMMA_N240
+#undef WGMMA_N224
+#undef WGMMA_N208
 #undef WGMMA_N192
+#undef WGMMA_N176
+#undef WGMMA_N160
+#undef WGMMA_N144
 #undef WGMMA_N128
+#undef WGMMA_N112
+#undef WGMMA_N96
 #undef WGMMA_N80
 #undef WGMMA_N64
+#undef WGMMA_N48
 #undef WGMMA_N32
+#undef WGMMA_N16
 #undef WGMMA_SHARED
 
 #endif  // HAS_WGMMA

@@ -429,19 +429,38 @@ def tma_store(a: Tensor, b: Tensor) -> Plan:
 
 
 SPLIT_K_TILES = (
-    Tile(64, 64, 12, 1, 1, step_us=0.171, tile_us=0.29),
-    Tile(64, 64, 12, 1, 4, step_us=0.158, tile_us=2.16),
-    Tile(64, 128, 8, 1, 2, step_us=0.226, tile_us=2.86),
-    Tile(64, 128, 8, 2, 1, step_us=0.196, tile_us=0.54),
-    Tile(64, 256, 5, 1, 1, step_us=0.297, tile_us=0.74),
-    Tile(128, 64, 8, 1, 4, step_us=0.188, tile_us=2.81),
-    Tile(128, 128, 6, 1, 1, step_us=0.312, tile_us=0.63),
-    Tile(128, 128, 6, 2, 1, step_us=0.323, tile_us=0.66),
-    Tile(128, 192, 4, 1, 1, step_us=0.473, tile_us=0.88),
-    Tile(128, 256, 4, 2, 1, step_us=0.653, tile_us=1.39),
+    Tile(16, 64, 13, 1, 1, step_us=0.093, tile_us=1.35),
+    Tile(16, 64, 14, 1, 2, step_us=0.113, tile_us=2.75),
+    Tile(16, 64, 14, 1, 4, step_us=0.112, tile_us=0.95),
+    Tile(16, 64, 14, 1, 8, step_us=0.198, tile_us=0.86),
+    Tile(32, 64, 14, 1, 2, step_us=0.108, tile_us=2.21),
+    Tile(48, 64, 13, 1, 1, step_us=0.107, tile_us=0.51),
+    Tile(64, 64, 13, 1, 1, step_us=0.142, tile_us=0.23),
+    Tile(64, 64, 14, 1, 2, step_us=0.180, tile_us=1.32),
+    Tile(64, 64, 14, 1, 4, step_us=0.091, tile_us=2.31),
+    Tile(64, 128, 8, 1, 1, step_us=0.192, tile_us=0.21),
+    Tile(64, 192, 6, 1, 1, step_us=0.267, tile_us=0.41),
+    Tile(64, 192, 7, 1, 2, step_us=0.320, tile_us=1.95),
+    Tile(96, 64, 8, 1, 1, step_us=0.143, tile_us=0.49),
+    Tile(96, 64, 8, 4, 1, step_us=0.159, tile_us=0.83),
+    Tile(96, 64, 9, 1, 3, step_us=0.124, tile_us=2.26),
+    Tile(112, 64, 9, 1, 2, step_us=0.191, tile_us=2.38),
+    Tile(128, 64, 8, 2, 1, step_us=0.216, tile_us=0.43),
+    Tile(128, 64, 9, 1, 4, step_us=0.130, tile_us=2.34),
+    Tile(128, 128, 6, 2, 1, step_us=0.331, tile_us=0.65),
+    Tile(128, 128, 7, 1, 2, step_us=0.330, tile_us=2.81),
+    Tile(128, 192, 4, 1, 1, step_us=0.469, tile_us=0.78),
+    Tile(144, 128, 4, 1, 1, step_us=0.387, tile_us=0.52),
+    Tile(160, 64, 6, 2, 1, step_us=0.253, tile_us=0.50),
+    Tile(176, 128, 4, 2, 1, step_us=0.443, tile_us=1.05),
+    Tile(208, 128, 4, 1, 1, step_us=0.490, tile_us=1.24),
+    Tile(224, 128, 4, 2, 1, step_us=0.563, tile_us=1.22),
+    Tile(240, 128, 4, 2, 1, step_us=0.600, tile_us=1.36),
+    Tile(256, 64, 5, 1, 1, step_us=0.229, tile_us=1.37),
+    Tile(256, 128, 4, 2, 1, step_us=0.648, tile_us=1.47),
 )
 """With their times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them."""
-H200 = Machine(LAUNCH_US=3.26, START_US=6.56, DRAM=3.64e6, L2=12.6e6, UNALIGNED=2.23, OVERLAP=2.62)
+H200 = Machine(LAUNCH_US=4.61, START_US=2.92, DRAM=4.25e6, L2=16.79e6, UNALIGNED=2.10, OVERLAP=3.68)
 
 
 def by_split_k(
@@ -462,19 +481,18 @@ def by_split_k(
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
         tile = fastest(H200, SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors)
-    BLOCK_M, BLOCK_N, STAGES, CLUSTER_M, SPLIT, *_ = tile
+    BLOCK_M, BLOCK_N, STAGES, CLUSTER_N, SPLIT, *_ = tile
     if ceil_div(K, PIECE) < SPLIT:
         raise NotImplementedError(f"K={K}: SPLIT={SPLIT} needs at least {PIECE * (SPLIT - 1) + 1}")
-    maps = (*maps_of(of, BLOCK_M, BLOCK_N // CLUSTER_M), matrix_map(c, 16))
-    cluster, clusters = CLUSTER_M * SPLIT, ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, BLOCK_N)
-    if SPLIT == 1:  # persistent
+    maps = (*maps_of(of, BLOCK_M // CLUSTER_N, BLOCK_N), matrix_map(c, 16))
+    cluster, clusters = CLUSTER_N * SPLIT, ceil_div(M, BLOCK_M) * ceil_div(N, CLUSTER_N * BLOCK_N)
+    shared_bytes = tile_ring_bytes(ceil_div(BLOCK_M, PIECE) * PIECE, BLOCK_N, STAGES)
+    if SPLIT == 1:  # persistent, and each consumer has two buffers of up to 64 rows of c
         clusters = min(clusters, max(processors // cluster, 1))
-    pieces = BLOCK_N // PIECE
-    places = 2 if pieces % 2 == 0 else pieces  # as in by_tma_store
-    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + BLOCK_M // 16 * places * 16 * PIECE * 2
+        shared_bytes += min(BLOCK_M, 2 * PIECE) * BLOCK_N * 2
     instance = run(a.dtype, **of.layouts, TILE=tile[:5])
     args = (*maps, c, *more, *int32(M, N, K))
-    threads = (1 + BLOCK_M // PIECE) * WARPGROUP
+    threads = (1 + BLOCK_N // PIECE) * WARPGROUP
     return Plan(c, Launch(instance, clusters * cluster, threads, args, shared_bytes, cluster, overlap=True))
 
 

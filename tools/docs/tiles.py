@@ -54,7 +54,7 @@ def sizes_of(path: Path, way: str) -> list[Size]:
 def fit(sizes: Sequence[Size], current: Constants) -> Constants:
     """Least squares of logarithms, near ``current``; tiles much slower than the best hardly count."""
     measured = [(args, tile, us) for args, _, times in sizes for tile, us in times.items()]
-    weights = np.exp([(1 - us / min(times.values())) / 0.3 for *_, times in sizes for us in times.values()])
+    weights = np.exp([(1 - us / min(times.values())) / 0.2 for *_, times in sizes for us in times.values()])
 
     def scaled(logs: np.ndarray) -> Constants:
         machine, times = np.split(np.exp(logs), [len(current[0])])

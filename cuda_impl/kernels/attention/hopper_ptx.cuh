@@ -20,17 +20,6 @@ __device__ __forceinline__ void head_copy_to_shared(
         : "memory");
 }
 
-// ---- named barriers: THREADS threads take part, those that sync and those that only arrive ---------------
-
-template <int THREADS>
-__device__ __forceinline__ void named_barrier_sync(int id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-template <int THREADS>
-__device__ __forceinline__ void named_barrier_arrive(int id) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
 // ---- wgmma: d[64, N] += a[64, 16] @ b[16, N] with a in registers ------------------------------------------
 // The rows of b run along N.
 

@@ -15,12 +15,12 @@ constexpr int C_WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of 
 
 #if HAS_WGMMA
 
-// A TMA load into this block, or by MULTICAST into both blocks of the cluster.
-template <bool MULTICAST>
+// A TMA load into this block, or by multicast into BLOCKS blocks of the cluster from rank `first` on.
+template <int BLOCKS>
 __device__ __forceinline__ void tensor_copy(
-    unsigned char* to, const TensorMap* from, int column, int row, mbarrier_t* barrier) {
-    if constexpr (MULTICAST) {
-        tensor_copy_to_blocks(to, from, column, row, barrier, 0b11);
+    unsigned char* to, const TensorMap* from, int column, int row, mbarrier_t* barrier, int first = 0) {
+    if constexpr (BLOCKS > 1) {
+        tensor_copy_to_blocks(to, from, column, row, barrier, ((1 << BLOCKS) - 1) << first);
     } else {
         tensor_copy_to_shared(to, from, column, row, barrier);
     }
@@ -28,10 +28,9 @@ __device__ __forceinline__ void tensor_copy(
 
 // Stores a warp's 16 rows of a tile, whose first element is (m, n) of c, by way of its buffers. Lane l writes
 // 16 bytes of row l % 16, in the column group of l / 16, swizzled as c_map expects.
-template <typename T, int BUFFERS, int COUNT, typename Columns, typename Epilogue>
+template <typename T, int BUFFERS, int COUNT>
 __device__ __forceinline__ void store_by_tma(
-    const TensorMap& c_map, unsigned char* c_warp, const float (&sum)[COUNT], const Columns& of_columns,
-    int m, int n, const Epilogue& epilogue) {
+    const TensorMap& c_map, unsigned char* c_warp, const float (&sum)[COUNT], int m, int n) {
     const int lane = threadIdx.x % WARP, row = lane % 16, first = lane / 16;
 #pragma unroll
     for (int piece = 0; piece < COUNT / (PIECE / 2); ++piece) {
@@ -41,11 +40,7 @@ __device__ __forceinline__ void store_by_tma(
 #pragma unroll
         for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them
             const float* const own = sum + piece * (PIECE / 2) + j * 4;
-            const auto two = [&](int i) {
-                const auto& columns = of_columns[piece * (PIECE / 8) + j + i / 2];
-                const float2 sums = epilogue.apply(columns, own[i * 2], own[i * 2 + 1]);
-                return to_x2<T>(sums.x, sums.y);
-            };
+            const auto two = [&](int i) { return to_x2<T>(own[i * 2], own[i * 2 + 1]); };
             stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two(0), two(1), two(2), two(3));
         }
         fence_proxy_async();
@@ -57,13 +52,16 @@ __device__ __forceinline__ void store_by_tma(
     }
 }
 
+#endif  // HAS_WGMMA
+
 // a[M,K] @ b[K,N] -> c[M,N]; rows of c are 16-byte aligned. Grid: as multicast's. A warp has one to three
 // buffers (C_BUFFERS) of its own for its 16 rows of c, and waits for no other warp. If half a tile of b is
 // not whole pieces, the blocks of a cluster are side by side and share a instead of b.
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES, typename Epilogue>
-__device__ __forceinline__ void multiply_and_tma_store(
-    const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, int M, int N, int K,
-    const Epilogue& epilogue) {
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void matmul_tma_store_kernel(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map, int M, int N, int K) {
+#if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
     constexpr bool SHARE_B = BLOCK_N % (CLUSTER * PIECE) == 0;  // else a
@@ -115,10 +113,10 @@ __device__ __forceinline__ void multiply_and_tma_store(
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                 mbarrier_arrive_expect_bytes(landed, BYTES);
                 fetch_tile<A_BY_ROWS, A_ROWS>(a, m, k, [&](unsigned char* to, int column, int row) {
-                    tensor_copy<!SHARE_B>(to, &a_map, column, row, landed);
+                    tensor_copy<CLUSTER_N>(to, &a_map, column, row, landed);
                 });
                 fetch_tile<!B_BY_ROWS, B_COLUMNS>(b, n, k, [&](unsigned char* to, int column, int row) {
-                    tensor_copy<SHARE_B>(to, &b_map, column, row, landed);
+                    tensor_copy<CLUSTER_M>(to, &b_map, column, row, landed);
                 });
             }
         }
@@ -150,26 +148,12 @@ __device__ __forceinline__ void multiply_and_tma_store(
             }
             const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
             const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
-            decltype(epilogue.of(n, N)) of_columns[BLOCK_N / 8];  // loads overlap with the last wgmma
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j) of_columns[j] = epilogue.of(n + j * 8 + lane % 4 * 2, N);
             wgmma_wait_group<0>(sum);
             release(before);
 
-            store_by_tma<T, BUFFERS>(c_map, c_warp, sum, of_columns, m, n, epilogue);
+            store_by_tma<T, BUFFERS>(c_map, c_warp, sum, m, n);
         }
         if (lane == 0) bulk_wait_group_read<0>();
     }
-}
-
-#endif  // HAS_WGMMA
-
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void matmul_tma_store_kernel(
-    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-    const __grid_constant__ TensorMap c_map, int M, int N, int K) {
-#if HAS_WGMMA
-    multiply_and_tma_store<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, STAGES>(
-        a_map, b_map, c_map, M, N, K, Identity());
 #endif
 }

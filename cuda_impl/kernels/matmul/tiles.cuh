@@ -33,4 +33,9 @@ struct Identity {
         return {};
     }
     __device__ __forceinline__ float2 apply(Nothing, float x, float y) const { return make_float2(x, y); }
+    template <typename Index>
+    __device__ __forceinline__ Nothing of_one(Index, Index) const {
+        return {};
+    }
+    __device__ __forceinline__ float apply_one(Nothing, float x) const { return x; }
 };
