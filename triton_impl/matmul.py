@@ -610,7 +610,7 @@ def by_gluon(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_N: int, ST
 
 SPLIT_K_TILES = (
     Tile(64, 64, 6, 1, 4, step_us=0.232, tile_us=5.31),
-    Tile(64, 128, 5, 1, 1, step_us=0.266, tile_us=0.31),
+    Tile(64, 128, 8, 1, 1, step_us=0.266, tile_us=0.31),
     Tile(64, 128, 5, 1, 2, step_us=0.288, tile_us=7.07),
     Tile(64, 256, 4, 1, 1, step_us=0.348, tile_us=1.10),
     Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
