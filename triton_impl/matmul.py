@@ -37,7 +37,7 @@ from compare.device import arch, capability, multiprocessors, shared_bytes_of_a_
 from compare.registry import implementation
 from compare.tiles import Machine, Tile, fastest
 from triton_impl.counts import cdiv, check_counts, check_strides
-from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, rows_for_tma
 
 
 @triton.jit
@@ -534,9 +534,9 @@ def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def matrix_for_tma(x: torch.Tensor) -> tuple[torch.Tensor, bool, int]:
     """``x`` or an aligned copy, whether it is row-major (else column-major), and its leading stride."""
     if x.stride(1) == 1 or x.stride(0) != 1:
-        x = for_tma(x)
+        x = rows_for_tma(x)
         return x, True, x.stride(0)
-    x = for_tma(x.t()).t()
+    x = rows_for_tma(x.t()).t()
     return x, False, x.stride(1)
 
 
