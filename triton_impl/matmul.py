@@ -11,7 +11,8 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the sam
 * ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
 * ``split_k``: the tile of the least predicted time: programs may split K of one tile, and the last adds their
   sums; tiles of 128 rows as in ``gluon``
-* ``skinny``: for few rows of a: as tiled, with a tile of 16 rows, the fewest that ``tl.dot`` multiplies
+* ``skinny``: for few rows of a: as tiled, with a tile of 16 rows, the fewest that ``tl.dot`` multiplies;
+  where tiles are few, programs split K of one, and a second kernel adds their sums
 
 Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
@@ -28,6 +29,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_product
@@ -35,7 +37,7 @@ from compare.device import arch, capability, multiprocessors, shared_bytes_of_a_
 from compare.registry import implementation
 from compare.tiles import Machine, Tile, fastest
 from triton_impl.counts import cdiv, check_counts, check_strides
-from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
+from triton_impl.tma import allocate_descriptors_on, check_coordinates, rows_for_tma
 
 
 @triton.jit
@@ -418,6 +420,42 @@ def matmul_split_k_kernel(
         tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(row < M - m) & (column < N - n))
 
 
+@triton.jit(do_not_specialize=["M"])
+def matmul_skinny_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, part,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Grid: for each ``part`` of K one program per tile of c, down c first, as tiles share b.
+
+    c[SPLIT, M, N] holds the sums of each part.  OVERLAP: programmatic dependent launch of the next kernel.
+    """
+    if OVERLAP:
+        gdc_launch_dependents()
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles = tiles_m * tl.cdiv(N, BLOCK_N)
+    tile, split = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+    begin = split * part
+    compute_tile(
+        a_ptr + begin * stride_ak, b_ptr + begin * stride_bk, c_ptr + split * M * N, M, N,
+        min(K - begin, part), stride_am, stride_ak, stride_bk, stride_bn,
+        tile % tiles_m, tile // tiles_m, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+
+
+@triton.jit
+def matmul_skinny_add_kernel(
+    sums_ptr, c_ptr, size, SPLIT: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr
+):
+    """Grid: one program per BLOCK elements of c; adds the SPLIT sums of each, in order."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if OVERLAP:
+        gdc_wait()  # until the sums are written
+    total = tl.load(sums_ptr + i, mask=i < size)
+    for split in tl.static_range(1, SPLIT):
+        total += tl.load(sums_ptr + split * size + i, mask=i < size)
+    tl.store(c_ptr + i, total.to(c_ptr.dtype.element_ty), mask=i < size)
+
+
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
     """M, N, K and an uninitialised c."""
     check_product("matmul", a, b)
@@ -496,9 +534,9 @@ def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def matrix_for_tma(x: torch.Tensor) -> tuple[torch.Tensor, bool, int]:
     """``x`` or an aligned copy, whether it is row-major (else column-major), and its leading stride."""
     if x.stride(1) == 1 or x.stride(0) != 1:
-        x = for_tma(x)
+        x = rows_for_tma(x)
         return x, True, x.stride(0)
-    x = for_tma(x.t()).t()
+    x = rows_for_tma(x.t()).t()
     return x, False, x.stride(1)
 
 
@@ -572,7 +610,7 @@ def by_gluon(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_N: int, ST
 
 SPLIT_K_TILES = (
     Tile(64, 64, 6, 1, 4, step_us=0.232, tile_us=5.31),
-    Tile(64, 128, 5, 1, 1, step_us=0.266, tile_us=0.31),
+    Tile(64, 128, 8, 1, 1, step_us=0.266, tile_us=0.31),
     Tile(64, 128, 5, 1, 2, step_us=0.288, tile_us=7.07),
     Tile(64, 256, 4, 1, 1, step_us=0.348, tile_us=1.10),
     Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
@@ -640,24 +678,31 @@ def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
     return by_split_k(a, b, c, tile)
 
 
-SKINNY_TILES = {64: (128, 5), 32: (128, 6), 16: (256, 4)}
-"""BLOCK_K and the most stages by BLOCK_N."""
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
-@implementation("matmul", "triton.skinny", level="tensor_core", tunable={"BLOCK_N": tuple(SKINNY_TILES)})
-def skinny(a: torch.Tensor, b: torch.Tensor, *, BLOCK_N: int = 0) -> torch.Tensor:
-    """The tile is the widest of which at least half of all multiprocessors get one."""
+@implementation("matmul", "triton.skinny", level="tensor_core", tunable={"SPLIT": SPLITS})
+def skinny(a: torch.Tensor, b: torch.Tensor, *, SPLIT: int = 0) -> torch.Tensor:
+    """K is split as long as each multiprocessor has at most one program, and each program a step."""
     M, N, K, c = checked(a, b)
     check_halves(a, M, N, K)
     if c.numel() == 0:
         return c
-    BLOCK_M, processors = 16, multiprocessors(a.device)
-    tiles_m = cdiv(M, BLOCK_M)
-    BLOCK_N = BLOCK_N or next((n for n in SKINNY_TILES if 2 * tiles_m * cdiv(N, n) >= processors), 16)
-    BLOCK_K, most = SKINNY_TILES[BLOCK_N]
+    BLOCK_M, BLOCK_N, BLOCK_K = 16, 64, 128
+    tiles = cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)
+    SPLIT = SPLIT or max(1, min(multiprocessors(a.device) // tiles, K // BLOCK_K, SPLITS[-1]))
+    part = cdiv(cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
     stages = shared_bytes_of_a_block(a.device) // ((BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-    matmul_tiled_kernel[(tiles_m * cdiv(N, BLOCK_N),)](
-        a, b, c, M, N, K, *strides_of(a, b), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K,
-        num_warps=4, num_stages=min(stages, most),
+    name = arch(a.device)
+    OVERLAP = SPLIT > 1 and name is not None and capability(name) >= 90
+    sums = c if SPLIT == 1 else c.new_empty((SPLIT, M, N), dtype=torch.float32)
+    matmul_skinny_kernel[(tiles * SPLIT,)](
+        a, b, sums, M, N, K, *strides_of(a, b), part, BLOCK_M, BLOCK_N, BLOCK_K, OVERLAP,
+        num_warps=4, num_stages=min(stages, 5),
     )  # fmt: skip
+    if SPLIT > 1:
+        overlap = {"launch_pdl": True} if OVERLAP else {}
+        matmul_skinny_add_kernel[(cdiv(M * N, 256),)](
+            sums, c, M * N, SPLIT, BLOCK=256, OVERLAP=OVERLAP, num_warps=2, **overlap
+        )
     return c

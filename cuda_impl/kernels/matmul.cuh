@@ -17,7 +17,7 @@
 //   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
 //   split_k      a cluster splits K of one tile where tiles are few; the tile of the least predicted time
 // for few rows of a:
-//   skinny       b goes straight to the registers that mma reads; warps and a cluster's blocks split K
+//   skinny       warps with stages of their own, filled by cp.async; they and a cluster's blocks split K
 //
 // The first four take any strides. The others take row- or column-major operands (A_BY_ROWS, B_BY_ROWS) whose
 // rows, or columns, are 16-byte aligned and ld elements apart. c is contiguous. Any size is supported:

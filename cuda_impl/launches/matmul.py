@@ -520,39 +520,43 @@ def split_k(a: Tensor, b: Tensor, *, TILE: int = 0) -> Plan:
 
 # --------------------------------------------------------------------------- few rows of a
 
-SKINNY_WARPS = 8
 SPLITS = (1, 2, 3, 4, 6, 8)
+SMALL = 4, 1, 1
+"""WARPS, STAGES and SPLIT: 40 KB of shared memory a block, which any GPU has; a large one holds several."""
 SKINNY = Kernel(
-    f"matmul_skinny_kernel<{{T}}, {{B_BY_ROWS}}, {SKINNY_WARPS}, {{SPLIT}}>",
+    "matmul_skinny_kernel<{T}, {B_BY_ROWS}, {TILE}>",
     HALVES,
     B_BY_ROWS=BOOLS,
-    SPLIT=SPLITS,
+    TILE=[*((8, 2, split) for split in SPLITS), SMALL],
 )
 
 
-def split_of(tiles: int, device: torch.device) -> int:
-    """Of skinny: the most blocks a tile for which all are resident, two on a multiprocessor.
+def split_of(tiles: int, most: int, device: torch.device) -> int:
+    """Of skinny: the most blocks a tile, up to ``most``, for which all are resident, one on a multiprocessor.
 
     A group of 16 or 18 multiprocessors (GPC) has whole clusters: of more than two blocks fewer fit.
     """
     processors = multiprocessors(device)
-    room = {split: 2 * processors if split <= 2 else 3 * processors // 2 for split in SPLITS}
-    return max(split for split in SPLITS if split == 1 or split * tiles <= room[split])
+    room = {split: processors if split <= 2 else 3 * processors // 4 for split in SPLITS}
+    return max(split for split in SPLITS if split == 1 or (split <= most and split * tiles <= room[split]))
 
 
 @variant("matmul", "skinny", kernels=[SKINNY], level="tensor_core", tunable={"SPLIT": SPLITS})
 def skinny(a: Tensor, b: Tensor, *, SPLIT: int = 0) -> Plan:
-    """Of few rows: b is read once for 16 of them, straight into registers."""
+    """Of few rows: b is read once for 16 of them, by warps with stages of their own."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
     rows = padded(a)
     of_b, B_BY_ROWS, ldb = aligned(b)
     tiles, name = ceil_div(M, 16) * ceil_div(N, 64), arch(a.device)
-    if name is None or capability(name) != 90:
-        if SPLIT > 1:
-            raise NotImplementedError(f"SPLIT={SPLIT}: clusters of blocks need sm_90; SPLIT=1 needs none")
-        SPLIT = 1
-    SPLIT = SPLIT or split_of(tiles, a.device)
+    if name is not None and capability(name) == 90:
+        tile = 8, 2, SPLIT or split_of(tiles, K // (8 * 64), a.device)  # at least a step for each warp
+    elif SPLIT > 1:
+        raise NotImplementedError(f"SPLIT={SPLIT}: clusters of blocks need sm_90; SPLIT=1 needs none")
+    else:
+        tile = (8, 2, 1) if name is None else SMALL
+    WARPS, STAGES, cluster = tile
     args = (rows, of_b, c, *int64(M, N, K, rows.stride(0), ldb))
-    run, threads = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, SPLIT=SPLIT), SKINNY_WARPS * 32
-    return Plan(c, Launch(run, tiles * SPLIT, threads, args, cluster=SPLIT, overlap=True))
+    run, blocks = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, TILE=tile), tiles * cluster
+    shared_bytes = WARPS * STAGES * (16 + 64) * 64 * 2  # tiles of a and b
+    return Plan(c, Launch(run, blocks, WARPS * 32, args, shared_bytes, cluster=cluster, overlap=True))

@@ -1,149 +1,161 @@
-// matmul, level 15, skinny. Change: for few rows of a, b goes from global memory to the registers that mma
-// reads, past shared memory: no tile waits for another, so more bytes are in flight. A tile of c has the 16
-// rows of mma.m16n8k16, where wgmma takes 64. 16-bit elements, sm_75; bf16 from sm_80.
+// matmul, level 15, skinny. Change: for few rows of a the kernel is a copy of b that multiplies on the way:
+// its speed is that of the loads in flight. A tile of c has the 16 rows of mma.m16n8k16, where wgmma
+// takes 64. Warps share no tile of a and b: each has stages of its own, filled by cp.async, multiplies terms
+// of its own, and waits for no other warp. With 8 warps, 2 stages and 64 x 64 elements of b in each, 128 KB
+// are in flight on a multiprocessor. 16-bit elements, sm_75; bf16 from sm_80.
 //
-// A warp multiplies a[16, 32] by b[32, 64] at a time. mma wants two elements of b that are neighbours along
-// K in one register, and columns of b 8 apart in its lanes. But sums over K may be in any order, and so may
-// columns: lane (g, t) loads columns 8g to 8g+7 of rows 8t to 8t+7 of b, 16 bytes each, and has all it needs.
-// Two rows give 8 registers, one per column; the matrix of mma j has columns j, 8 + j, 16 + j ... of the 64.
+// Steps of 64 terms of a tile go to 4 warps with 2 stages:
 //
-// Warps, and the blocks of a cluster where c has few tiles (SPLIT), divide the terms of a tile, and add their
-// sums in a fixed order.
+//   a[m:, :] |  0  |  1  |  2  |  3  |  4  |  5  |  6  |  7  | ...
+//   warp        0     1     2     3     0     1     2     3
+//   stage       0     0     0     0     1     1     1     1
+//
+// The blocks of a cluster divide them too, where c has few tiles (SPLIT). All sums are added in a fixed
+// order.
 #pragma once
 
 #include "common.cuh"
+#include "matmul/08_tensor_core.cuh"
 #include "matmul/14_split_k.cuh"
 #include "tensor_core.cuh"
-#include "x2.cuh"
 
-// Eight elements of a line; 0 for those from `left` on.
-template <bool WHOLE, typename T>
-__device__ __forceinline__ uint4 load_eight(const T* ptr, index_t left) {
-    if constexpr (!WHOLE) {
-        if (left < 8) {
-            Vec<T, 8> x;
+// A warp's cp.async of LINES lines of 64 elements. A lane copies 16 bytes of each fourth line, of which
+// `bytes` exist, to the swizzled tile; lines from `lines` on become 0.
+template <int LINES, typename T>
+__device__ __forceinline__ void fetch_lines(T* tile, const T* from, index_t ld, int lines, int bytes) {
+    const int lane = threadIdx.x % WARP;
 #pragma unroll
-            for (int v = 0; v < 8; ++v) x[v] = v < left ? ptr[v] : T(0.0f);
-            return reinterpret_cast<const uint4&>(x);
-        }
+    for (int line = lane / 8; line < LINES; line += 4, from += 4 * ld) {
+        cp_async_16(tile + swizzle<64>(line, lane % 8), from, line < lines ? bytes : 0);
     }
-    return __ldcs(reinterpret_cast<const uint4*>(ptr));
 }
 
-// sum[j] += a[16, 32] @ columns j, 8 + j ... of b[32, 64], which begin at term k and column n. The rows of a
-// that exist are `rows`. WHOLE: all of both operands' elements exist.
-template <typename T, bool B_BY_ROWS, bool WHOLE>
-__device__ __forceinline__ void multiply_strip(
-    float (&sum)[8][4], const T* a_ptr, const T* b_ptr, index_t k, index_t n, int rows, index_t N, index_t K,
-    index_t lda, index_t ldb) {
-    const int group = threadIdx.x % WARP / 4;
-    k += threadIdx.x % 4 * 8;
-    n += group * 8;
-    uint4 b[8], a[2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const index_t line = B_BY_ROWS ? k + i : n + i, begin = B_BY_ROWS ? n : k;
-        const index_t left = WHOLE ? 8 : line < (B_BY_ROWS ? K : N) ? (B_BY_ROWS ? N : K) - begin : 0;
-        b[i] = load_eight<WHOLE>(b_ptr + (WHOLE || left > 0 ? line * ldb + begin : 0), left);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int m = group + half * 8;
-        a[half] = make_uint4(0, 0, 0, 0);
-        if (m < rows && (WHOLE || k < K)) a[half] = load_eight<WHOLE>(a_ptr + m * lda + k, K - k);
-    }
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-        const unsigned terms[4] = {
-            word_of(a[0], step * 2), word_of(a[1], step * 2), word_of(a[0], step * 2 + 1),
-            word_of(a[1], step * 2 + 1)};
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            unsigned two[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int row = step * 4 + i * 2;
-                const unsigned first = word_of(b[row], j / 2), second = word_of(b[row + 1], j / 2);
-                two[i] = B_BY_ROWS ? __byte_perm(first, second, j % 2 == 0 ? 0x5410 : 0x7632)
-                                   : word_of(b[j], step * 2 + i);
-            }
-            mma_m16n8k16<T>(sum[j], terms, two[0], two[1]);
-        }
-    }
+// Bytes of this lane's 8 elements of a line of which `left` elements are left.
+__device__ __forceinline__ int bytes_of_lane(index_t left) {
+    return max(at_most(left - threadIdx.x % 8 * 8, 8), 0) * 2;
+}
+
+// Writes to the same variable in another block of the cluster.
+__device__ __forceinline__ void store_to_block(float4* ptr, int rank, const float4& value) {
+#if HAS_WGMMA
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in_block(ptr, rank)),
+                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void add_quad(float4& total, const float4& more) {
+    total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
 }
 
 // Grid: SPLIT blocks for each tile of c, 16 rows by 64 columns, a cluster; down c first, as tiles share b.
-template <typename T, bool B_BY_ROWS, int WARPS, int SPLIT>
-__global__ __launch_bounds__(WARPS* WARP, 16 / WARPS) CLUSTER_OF(SPLIT) void matmul_skinny_kernel(
+template <typename T, bool B_BY_ROWS, int WARPS, int STAGES, int SPLIT>
+__global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinny_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb) {
-    constexpr int STRIP = 64, STEP = 32, ROWS = 16;
-    __shared__ float4 sums[WARPS][ROWS][STRIP / 4];
+    constexpr int ROWS = 16, BLOCK_N = 64, BLOCK_K = 64, A_TILE = ROWS * BLOCK_K, B_TILE = BLOCK_K * BLOCK_N;
+    constexpr int QUADS = BLOCK_N / 4, PITCH = QUADS + 2;  // of a row; padded: conflict-free
+    constexpr int WARP_ELEMENTS = STAGES * (A_TILE + B_TILE), STRIDE = SPLIT * WARPS * BLOCK_K;
+    DYNAMIC_SHARED(T, tiles);
+    __shared__ float4 of_blocks[SPLIT][(ROWS * QUADS + SPLIT - 1) / SPLIT];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int rank = static_cast<int>(blockIdx.x % SPLIT);
     const index_t tile = blockIdx.x / SPLIT, tiles_m = (M + ROWS - 1) / ROWS;
-    const index_t m = tile % tiles_m * ROWS, n = tile / tiles_m * STRIP;
-    const int rows = static_cast<int>(at_most(M - m, ROWS));
-    a_ptr += m * lda;
+    const index_t m = tile % tiles_m * ROWS, n = tile / tiles_m * BLOCK_N;
+    const int rows = at_most(M - m, ROWS);
     c_ptr += m * N;
-    const index_t whole = n + STRIP <= N ? K / STEP : 0;
+    T* const own = tiles + warp * WARP_ELEMENTS;
+    index_t k = (rank * WARPS + warp) * BLOCK_K;
+    const int steps = static_cast<int>((K - k + STRIDE - 1) / STRIDE);  // of this warp
+    const T* a = a_ptr + (m + lane / 8) * lda + k + lane % 8 * 8;
+    const T* b = b_ptr + (B_BY_ROWS ? (k + lane / 8) * ldb + n : (n + lane / 8) * ldb + k) + lane % 8 * 8;
+    const int first = lane / 8 % 2 * 8, second = lane / 16 * 8;  // as in tensor_core
+    const MatrixRows<T, true, BLOCK_K, 4> a_rows(first, second);
+    const MatrixRows<T, !B_BY_ROWS, 64, 4> b_rows(second, first);
 #if HAS_WGMMA
+    if constexpr (SPLIT > 1) cluster_arrive_relaxed();
     next_grid_may_start();
     previous_grid_wait();
 #endif
 
     float sum[8][4] = {};
-    index_t step = rank * WARPS + warp;
+    int stage = 0;
 #pragma unroll 1
-    for (; step < whole; step += SPLIT * WARPS) {
-        multiply_strip<T, B_BY_ROWS, true>(sum, a_ptr, b_ptr, step * STEP, n, rows, N, K, lda, ldb);
-    }
-    for (; step * STEP < K; step += SPLIT * WARPS) {
-        multiply_strip<T, B_BY_ROWS, false>(sum, a_ptr, b_ptr, step * STEP, n, rows, N, K, lda, ldb);
+    for (int step = -STAGES; step < steps; ++step) {  // the first STAGES only fetch
+        T* const a_tile = own + stage * (A_TILE + B_TILE);
+        T* const b_tile = a_tile + A_TILE;
+        if (step >= 0) {
+            cp_async_wait<STAGES - 1>();
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < BLOCK_K / 16; ++i) {
+                unsigned terms[4], two[4];
+                a_rows.load(terms, a_tile, 0, i);
+#pragma unroll
+                for (int j = 0; j < 8; j += 2) {
+                    b_rows.load(two, b_tile, j / 2, i);
+                    mma_m16n8k16<T>(sum[j], terms, two[0], two[1]);
+                    mma_m16n8k16<T>(sum[j + 1], terms, two[2], two[3]);
+                }
+            }
+            __syncwarp();  // all lanes have read the stage that is filled next
+        }
+        if (step + STAGES < steps) {
+            const int along_k = bytes_of_lane(K - k);
+            fetch_lines<ROWS>(a_tile, a, lda, rows, along_k);
+            fetch_lines<64>(
+                b_tile, b, ldb, at_most(B_BY_ROWS ? K - k : N - n, 64),
+                B_BY_ROWS ? bytes_of_lane(N - n) : along_k);
+            a += STRIDE;
+            b += B_BY_ROWS ? STRIDE * ldb : STRIDE;
+            k += STRIDE;
+        }
+        cp_async_commit();
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    // Lane (g, t) has columns 16t to 16t+15 of rows g and g+8.
+    // A warp's sums replace its stages; lane (g, t) has columns 2t and 2t+1 of each 8, of rows g and g+8.
+    cp_async_wait<0>();
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const int half = i / 4 * 2, row = lane / 4 + half * 4, column = i % 4 / 2, j = i % 2 * 4;
-        sums[warp][row][lane % 4 * 4 + i % 4] = make_float4(
-            sum[j][half + column], sum[j + 1][half + column], sum[j + 2][half + column],
-            sum[j + 3][half + column]);
+    for (int half = 0; half < 2; ++half) {
+        const int row = lane / 4 + half * 8;
+        float2* const of_row = reinterpret_cast<float2*>(reinterpret_cast<float4*>(own) + row * PITCH);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            if (row < rows) of_row[j * 4 + lane % 4] = make_float2(sum[j][half * 2], sum[j][half * 2 + 1]);
+        }
     }
     __syncthreads();
-    constexpr int QUADS = ROWS * STRIP / 4;
-    float4* const quads = &sums[0][0][0];
-    for (int q = threadIdx.x; q < rows * STRIP / 4; q += WARPS * WARP) {
-        float4 total = quads[q];
-#pragma unroll
-        for (int other = 1; other < WARPS; ++other) {
-            const float4 more = quads[other * QUADS + q];
-            total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
-        }
-        quads[q] = total;
-    }
 #if HAS_WGMMA
-    if constexpr (SPLIT > 1) cluster_sync();
+    if constexpr (SPLIT > 1) cluster_wait();  // the other blocks run: their shared memory can be written
 #endif
-    for (int q = rank * WARPS * WARP + threadIdx.x; q < rows * STRIP / 4; q += SPLIT * WARPS * WARP) {
-        float4 total = quads[q];
-#if HAS_WGMMA
-        if constexpr (SPLIT > 1) {
-            total = load_from_block(quads + q, 0);
-#pragma unroll
-            for (int block = 1; block < SPLIT; ++block) {
-                const float4 more = load_from_block(quads + q, block);
-                total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
-            }
-        }
-#endif
-        const index_t row = q / (STRIP / 4), column = n + q % (STRIP / 4) * 4;
+    const auto store = [&](int q, const float4& total) {
+        const index_t row = q / QUADS, column = n + q % QUADS * 4;
         const float of_columns[] = {total.x, total.y, total.z, total.w};
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
             if (column + v < N) c_ptr[row * N + column + v] = T(of_columns[v]);
         }
+    };
+    for (int q = threadIdx.x; q < rows * QUADS; q += WARPS * WARP) {
+        float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int other = 0; other < WARPS; ++other) {
+            const float4* const sums = reinterpret_cast<const float4*>(tiles + other * WARP_ELEMENTS);
+            add_quad(total, sums[q / QUADS * PITCH + q % QUADS]);
+        }
+        if constexpr (SPLIT == 1) store(q, total);
+        if constexpr (SPLIT > 1) store_to_block(&of_blocks[rank][q / SPLIT], q % SPLIT, total);
     }
 #if HAS_WGMMA
-    if constexpr (SPLIT > 1) cluster_sync();  // a block's sums must outlive the others' loads
+    if constexpr (SPLIT > 1) {
+        cluster_sync();
+        for (int q = threadIdx.x; q * SPLIT + rank < rows * QUADS; q += WARPS * WARP) {
+            float4 total = of_blocks[0][q];
+#pragma unroll
+            for (int block = 1; block < SPLIT; ++block) add_quad(total, of_blocks[block][q]);
+            store(q * SPLIT + rank, total);
+        }
+    }
 #endif
 }
