@@ -9,10 +9,10 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the sam
 * ``persistent``: persistent kernel, one program per multiprocessor (fp32: four), round-robin tile scheduling;
   TMA loads and stores
 * ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
-* ``split_k``: the tile of the least predicted time: programs may split K of one tile, and the last adds their
-  sums; tiles of 128 rows as in ``gluon``
+* ``split_k``: the tile of the least predicted time: programs may split K of one tile, and a second kernel
+  adds their sums; tiles of more than 64 rows as in ``gluon``
 * ``skinny``: for few rows of a: as tiled, with a tile of 16 rows, the fewest that ``tl.dot`` multiplies;
-  where tiles are few, programs split K of one, and a second kernel adds their sums
+  K is split as in ``split_k`` where tiles are few
 
 Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
@@ -236,6 +236,7 @@ async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy
 
 PIECE = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
+"""Of a tile of 128 rows, for the kernels that import it."""
 
 
 grouped_tile_in_gluon = gluon.jit(grouped_tile.fn)
@@ -244,13 +245,13 @@ grouped_tile_in_gluon = gluon.jit(grouped_tile.fn)
 @gluon.jit
 def produce_gluon(
     ring, operands, sizes, A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr,
-    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it."""
     a_tiles, b_tiles, full, empty = ring
     a_desc, b_desc = operands
     M, N, K = sizes
-    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    PIECES: gl.constexpr = BLOCK_M // PIECE
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -261,9 +262,9 @@ def produce_gluon(
             landed = full.index(stage)
             mbarrier.wait(empty.index(stage), step // STAGES & 1 ^ 1)
             mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * PIECE * 2)
-            for i in gl.static_range(CONSUMERS):
+            for i in gl.static_range(PIECES):
                 at = [m + i * PIECE, k] if A_BY_ROWS else [k, m + i * PIECE]
-                async_load(a_desc, at, landed, a_tiles.index(stage * CONSUMERS + i))
+                async_load(a_desc, at, landed, a_tiles.index(stage * PIECES + i))
             at = [k, n] if B_BY_ROWS else [n, k]
             async_load(b_desc, at, landed, b_tiles.index(stage))
             step += 1
@@ -279,16 +280,17 @@ def halves(x):
 def consume_gluon(
     ring, output, sizes,
     A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr, C_ALIGNED: gl.constexpr,
-    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CONSUMER: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    CONSUMER: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: waits for a stage to be full, multiplies its 64 rows, releases the previous stage.
 
-    One wgmma is in flight meanwhile.  The sums are stored in four pieces, two of which may be in flight.
+    One wgmma is in flight meanwhile.  The sums are stored in pieces, two of which may be in flight.
     """
     a_tiles, b_tiles, full, empty = ring
     c_desc, c_ptr, c_tiles = output
     M, N, K = sizes
-    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    PIECES: gl.constexpr = BLOCK_M // PIECE
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
     )
@@ -301,7 +303,7 @@ def consume_gluon(
         for k in range(0, K, PIECE):
             stage = step % STAGES
             mbarrier.wait(full.index(stage), step // STAGES & 1)
-            a = a_tiles.index(stage * CONSUMERS + CONSUMER)
+            a = a_tiles.index(stage * PIECES + CONSUMER)
             b = b_tiles.index(stage)
             a = a if A_BY_ROWS else a.permute([1, 0])
             b = b if B_BY_ROWS else b.permute([1, 0])
@@ -332,28 +334,29 @@ def consume_gluon(
         tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["M", "N", "K"])
 def matmul_gluon_kernel(
     a_desc, b_desc, c_desc, c_ptr, M, N, K,
     A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr, C_ALIGNED: gl.constexpr,
-    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Grid: persistent, as many programs as are resident; tiles of 128 x BLOCK_N are assigned round-robin.
+    """Grid: persistent, as many programs as are resident; tiles of BLOCK_M x BLOCK_N assigned round-robin.
 
-    A program has nine warps: two consumer warpgroups, each with half of the tile's rows, and one producer
-    warp for both.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier.  If
-    C_ALIGNED, TMA stores c.
+    A program has two or three consumer warpgroups, each with 64 of the tile's rows, and one producer warp for
+    all.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier.  If C_ALIGNED, TMA
+    stores c.
     """
+    PIECES: gl.constexpr = BLOCK_M // PIECE
     T: gl.constexpr = c_ptr.dtype.element_ty
-    a_tiles = gl.allocate_shared_memory(T, [STAGES * CONSUMERS, PIECE, PIECE], a_desc.layout)
+    a_tiles = gl.allocate_shared_memory(T, [STAGES * PIECES, PIECE, PIECE], a_desc.layout)
     LINES: gl.constexpr = b_desc.block_type.shape
     b_tiles = gl.allocate_shared_memory(T, [STAGES, LINES[0], LINES[1]], b_desc.layout)
-    c_tiles = gl.allocate_shared_memory(T, [CONSUMERS * 2, PIECE, PIECE], a_desc.layout)
+    c_tiles = gl.allocate_shared_memory(T, [PIECES * 2, PIECE, PIECE], a_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=CONSUMERS)
+        mbarrier.init(empty.index(stage), count=PIECES)
     hopper.fence_async_shared()
 
     ring = (a_tiles, b_tiles, full, empty)
@@ -364,16 +367,17 @@ def matmul_gluon_kernel(
         [
             (
                 consume_gluon,
-                (ring, output, sizes, A_BY_ROWS, B_BY_ROWS, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 0),
-            ),
-            (
-                consume_gluon,
-                (ring, output, sizes, A_BY_ROWS, B_BY_ROWS, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 1),
-            ),
-            (produce_gluon, (ring, operands, sizes, A_BY_ROWS, B_BY_ROWS, BLOCK_N, GROUP_M, STAGES)),
+                (ring, output, sizes, A_BY_ROWS, B_BY_ROWS, C_ALIGNED, BLOCK_M, BLOCK_N, GROUP_M, STAGES, i),
+            )
+            if i < PIECES
+            else (
+                produce_gluon,
+                (ring, operands, sizes, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, GROUP_M, STAGES),
+            )
+            for i in (0, 1, 2, 3)[: PIECES + 1]
         ],
-        worker_num_warps=[4, 1],
-        worker_num_regs=[240, 24],
+        worker_num_warps=[4] * (PIECES - 1) + [1],
+        worker_num_regs=[240 if PIECES == 2 else 160] * (PIECES - 1) + [24],
     )
 
 
@@ -384,14 +388,13 @@ def no_epilogue(sums, n, N, bias_ptr, stride_bias):
 
 @triton.jit(do_not_specialize=["M", "K", "part"])
 def matmul_split_k_kernel(
-    a_desc, b_desc, c_ptr, sums_ptr, tiles_done_ptr, bias_ptr, M, N, K, part, stride_bias,
+    a_desc, b_desc, c_ptr, sums_ptr, bias_ptr, M, N, K, part, stride_bias,
     A_BY_ROWS: tl.constexpr, B_BY_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT: tl.constexpr, EPILOGUE: tl.constexpr,
 ):  # fmt: skip
     """Grid: SPLIT programs per tile of c, in grouped order; each multiplies ``part`` terms of K.
 
-    Each program of a tile writes its sums, then increments tiles_done, which starts as 0.  The last one adds
-    all sums, in order: the result does not depend on which it is.
+    Their sums are sums[SPLIT,M,N], which `matmul_add_kernel` adds.  Not split, they are stored to c.
     """
     tile, split = tl.program_id(0) // SPLIT, tl.program_id(0) % SPLIT
     tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -402,22 +405,33 @@ def matmul_split_k_kernel(
         a = a_desc.load([m, k]) if A_BY_ROWS else a_desc.load([k, m]).T
         b = b_desc.load([k, n]) if B_BY_ROWS else b_desc.load([n, k]).T
         total = tl.dot(a, b, total)
-    row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
-    is_last = True
+    row, column = m + tl.arange(0, BLOCK_M)[:, None], n + tl.arange(0, BLOCK_N)[None, :]
+    at = row.to(tl.int64) * N + column
     if SPLIT > 1:
-        SUMS: tl.constexpr = BLOCK_M * BLOCK_N
-        sums_ptrs = sums_ptr + tile.to(tl.int64) * SPLIT * SUMS + row * BLOCK_N + column
-        tl.store(sums_ptrs + split * SUMS, total)
-        tl.debug_barrier()  # a program that sees the count must see the sums
-        is_last = tl.atomic_add(tiles_done_ptr + tile, 1, sem="acq_rel") == SPLIT - 1
-        if is_last:
-            total = tl.load(sums_ptrs, volatile=True)
-            for other in tl.static_range(1, SPLIT):
-                total += tl.load(sums_ptrs + other * SUMS, volatile=True)
-    if is_last:
-        total = EPILOGUE(total, n + column, N, bias_ptr, stride_bias)
-        c_ptrs = c_ptr + (m.to(tl.int64) + row) * N + n + column
-        tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(row < M - m) & (column < N - n))
+        c_ptr = sums_ptr + split.to(tl.int64) * M * N
+    else:
+        total = EPILOGUE(total, column, N, bias_ptr, stride_bias)
+    tl.store(c_ptr + at, total.to(c_ptr.dtype.element_ty), mask=(row < M) & (column < N))
+
+
+@triton.jit
+def matmul_add_kernel(
+    sums_ptr, c_ptr, bias_ptr, elements, N, stride_bias,
+    SPLIT: tl.constexpr, EPILOGUE: tl.constexpr, OVERLAP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per BLOCK elements of c.  Adds sums[SPLIT,elements] in order.
+
+    OVERLAP: programmatic dependent launch, so that its launch takes no time after the sums are stored.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if OVERLAP:
+        gdc_wait()
+    total = tl.load(sums_ptr + i, mask=i < elements)
+    for _ in tl.static_range(1, SPLIT):
+        sums_ptr += elements
+        total += tl.load(sums_ptr + i, mask=i < elements)
+    total = EPILOGUE(total, i % N, N, bias_ptr, stride_bias)
+    tl.store(c_ptr + i, total.to(c_ptr.dtype.element_ty), mask=i < elements)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -440,20 +454,6 @@ def matmul_skinny_kernel(
         min(K - begin, part), stride_am, stride_ak, stride_bk, stride_bn,
         tile % tiles_m, tile // tiles_m, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
-
-
-@triton.jit
-def matmul_skinny_add_kernel(
-    sums_ptr, c_ptr, size, SPLIT: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr
-):
-    """Grid: one program per BLOCK elements of c; adds the SPLIT sums of each, in order."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if OVERLAP:
-        gdc_wait()  # until the sums are written
-    total = tl.load(sums_ptr + i, mask=i < size)
-    for split in tl.static_range(1, SPLIT):
-        total += tl.load(sums_ptr + split * size + i, mask=i < size)
-    tl.store(c_ptr + i, total.to(c_ptr.dtype.element_ty), mask=i < size)
 
 
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
@@ -588,37 +588,63 @@ def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_halves(a, M, N, K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    return by_gluon(a, b, c, BLOCK_N=256, STAGES=4)
+    return by_gluon(a, b, c, BLOCK_M=128, BLOCK_N=256, STAGES=4)
 
 
-def by_gluon(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_N: int, STAGES: int) -> torch.Tensor:
-    """c, computed by gluon's kernel with tiles of 128 x 128 or 128 x 256; K is not 0."""
+def by_gluon(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, BLOCK_M: int, BLOCK_N: int, STAGES: int
+) -> torch.Tensor:
+    """c, computed by gluon's kernel with tiles of 128 or 192 x 128, or 128 x 256; K is not 0."""
     (M, K), N = a.shape, b.shape[1]
     (a, A_BY_ROWS, _), (b, B_BY_ROWS, _) = matrix_for_tma(a), matrix_for_tma(b)
-    BLOCK_M, BLOCK_K = 128, 64
-    a_desc = descriptor(a, A_BY_ROWS, [BLOCK_M // 2, BLOCK_K])
+    BLOCK_K = 64
+    a_desc = descriptor(a, A_BY_ROWS, [64, BLOCK_K])
     b_desc = descriptor(b, B_BY_ROWS, [BLOCK_K, BLOCK_N])
     C_ALIGNED = N * c.element_size() % 16 == 0
-    c_desc = descriptor(c, True, [BLOCK_M // 2, BLOCK_K]) if C_ALIGNED else None
+    c_desc = descriptor(c, True, [64, 64]) if C_ALIGNED else None
     programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
-    constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES}
+    constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "STAGES": STAGES}
     matmul_gluon_kernel[(programs,)](
-        a_desc, b_desc, c_desc, c, M, N, K, A_BY_ROWS, B_BY_ROWS, **constants, num_warps=4
+        a_desc, b_desc, c_desc, c, M, N, K, A_BY_ROWS, B_BY_ROWS, **constants, GROUP_M=8, num_warps=4
     )
     return c
 
 
 SPLIT_K_TILES = (
-    Tile(64, 64, 6, 1, 4, step_us=0.232, tile_us=5.31),
-    Tile(64, 128, 8, 1, 1, step_us=0.266, tile_us=0.31),
-    Tile(64, 128, 5, 1, 2, step_us=0.288, tile_us=7.07),
-    Tile(64, 256, 4, 1, 1, step_us=0.348, tile_us=1.10),
-    Tile(128, 128, 6, 1, 1, step_us=0.321, tile_us=0.78),
-    Tile(128, 256, 4, 1, 1, step_us=0.641, tile_us=1.82),
+    Tile(64, 64, 6, 1, 6, step_us=0.293, tile_us=2.63),
+    Tile(64, 64, 9, 1, 1, step_us=0.150, tile_us=0.30),
+    Tile(64, 128, 8, 1, 1, step_us=0.230, tile_us=0.28),
+    Tile(64, 128, 5, 1, 2, step_us=0.275, tile_us=2.69),
+    Tile(64, 128, 8, 1, 4, step_us=0.148, tile_us=3.82),
+    Tile(64, 256, 4, 1, 1, step_us=0.342, tile_us=0.61),
+    Tile(128, 128, 6, 1, 1, step_us=0.323, tile_us=0.67),
+    Tile(128, 256, 4, 1, 1, step_us=0.631, tile_us=1.56),
+    Tile(192, 128, 4, 1, 1, step_us=0.486, tile_us=1.12),
 )
-"""With times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Of 128 rows: by Gluon."""
-H200 = Machine(LAUNCH_US=3.16, START_US=6.90, DRAM=4.05e6, L2=18.5e6, UNALIGNED=2.6, OVERLAP=2.42)
+"""With times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Above 64 rows: by Gluon."""
+H200 = Machine(LAUNCH_US=1.30, START_US=4.29, DRAM=4.29e6, L2=19.2e6, UNALIGNED=2.59, OVERLAP=1.85)
 fastest_tile = functools.lru_cache(fastest)
+
+
+def can_overlap(device: torch.device) -> bool:
+    """Whether a kernel there may be launched before the one that it depends on has ended."""
+    name = arch(device)
+    return not INTERPRETED and name is not None and capability(name) >= 90
+
+
+def add_sums(
+    sums: torch.Tensor,
+    c: torch.Tensor,
+    epilogue: triton.JITFunction = no_epilogue,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """c[M,N], the sum of sums[SPLIT,M,N], which the kernel before has stored, after ``epilogue``."""
+    (SPLIT, M, N), BLOCK, OVERLAP = sums.shape, 512, can_overlap(c.device)
+    matmul_add_kernel[(cdiv(M * N, BLOCK),)](
+        sums, c, bias, M * N, N, bias.stride(0) if bias is not None else 0,
+        SPLIT=SPLIT, EPILOGUE=epilogue, OVERLAP=OVERLAP, BLOCK=BLOCK, num_warps=4, launch_pdl=OVERLAP,
+    )  # fmt: skip
+    return c
 
 
 def by_split_k(
@@ -638,17 +664,14 @@ def by_split_k(
     a_desc = TensorDescriptor.from_tensor(*((a, a_block) if A_BY_ROWS else (a.t(), a_block[::-1])))
     b_desc = TensorDescriptor.from_tensor(*((b, b_block) if B_BY_ROWS else (b.t(), b_block[::-1])))
     tiles = cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)
-    sums, tiles_done = None, None
-    if SPLIT > 1:
-        sums = a.new_empty((tiles * SPLIT * BLOCK_M * BLOCK_N,), dtype=torch.float32)
-        tiles_done = a.new_zeros((tiles,), dtype=torch.int32)
+    sums = a.new_empty((SPLIT, M, N), dtype=torch.float32) if SPLIT > 1 else None
     part = cdiv(cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
     matmul_split_k_kernel[(tiles * SPLIT,)](
-        a_desc, b_desc, c, sums, tiles_done, bias, M, N, K, part, bias.stride(0) if bias is not None else 0,
+        a_desc, b_desc, c, sums, bias, M, N, K, part, bias.stride(0) if bias is not None else 0,
         A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M=8, SPLIT=SPLIT, EPILOGUE=epilogue,
         num_warps=4, num_stages=STAGES,
     )  # fmt: skip
-    return c
+    return c if sums is None else add_sums(sums, c, epilogue, bias)
 
 
 @implementation(
@@ -667,14 +690,14 @@ def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
         return c.zero_()
     (a, _, lda), (b, _, ldb) = matrix_for_tma(a), matrix_for_tma(b)
     name = arch(a.device)
-    tiles = SPLIT_K_TILES if name is not None and capability(name) == 90 else SPLIT_K_TILES[:-2]
+    tiles = SPLIT_K_TILES if name is not None and capability(name) == 90 else SPLIT_K_TILES[:-3]
     if TILE > len(tiles):  # noqa: SIM300 - the parameter is what is judged
         raise NotImplementedError(f"TILE={TILE}: Gluon's tiles need sm_90; TILE=1 to {len(tiles)} need none")
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
         tile = fastest_tile(H200, tiles, M, N, K, (lda, ldb), multiprocessors(a.device))
-    if tile.BLOCK_M == 128:
-        return by_gluon(a, b, c, tile.BLOCK_N, tile.STAGES)
+    if tile.BLOCK_M > 64:
+        return by_gluon(a, b, c, tile.BLOCK_M, tile.BLOCK_N, tile.STAGES)
     return by_split_k(a, b, c, tile)
 
 
@@ -693,16 +716,9 @@ def skinny(a: torch.Tensor, b: torch.Tensor, *, SPLIT: int = 0) -> torch.Tensor:
     SPLIT = SPLIT or max(1, min(multiprocessors(a.device) // tiles, K // BLOCK_K, SPLITS[-1]))
     part = cdiv(cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
     stages = shared_bytes_of_a_block(a.device) // ((BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-    name = arch(a.device)
-    OVERLAP = SPLIT > 1 and name is not None and capability(name) >= 90
     sums = c if SPLIT == 1 else c.new_empty((SPLIT, M, N), dtype=torch.float32)
     matmul_skinny_kernel[(tiles * SPLIT,)](
-        a, b, sums, M, N, K, *strides_of(a, b), part, BLOCK_M, BLOCK_N, BLOCK_K, OVERLAP,
-        num_warps=4, num_stages=min(stages, 5),
+        a, b, sums, M, N, K, *strides_of(a, b), part, BLOCK_M, BLOCK_N, BLOCK_K,
+        OVERLAP=SPLIT > 1 and can_overlap(c.device), num_warps=4, num_stages=min(stages, 5),
     )  # fmt: skip
-    if SPLIT > 1:
-        overlap = {"launch_pdl": True} if OVERLAP else {}
-        matmul_skinny_add_kernel[(cdiv(M * N, 256),)](
-            sums, c, M * N, SPLIT, BLOCK=256, OVERLAP=OVERLAP, num_warps=2, **overlap
-        )
-    return c
+    return c if SPLIT == 1 else add_sums(sums, c)
