@@ -72,14 +72,15 @@ def padded(x: Tensor) -> Tensor:
 def aligned(x: Tensor) -> tuple[Tensor, bool, int]:
     """``x``, whether it is row-major (else column-major), and its leading stride.
 
-    Its rows (or columns) are contiguous and 16-byte aligned; if they are not, such a copy is returned.
+    Its rows (or columns) are contiguous and 16-byte aligned; if they are not, such a copy is returned, whose
+    rows start on lines of 128 bytes: a box of TMA then touches no further line.
     """
     by_rows = x.stride(1) == 1 or x.stride(0) != 1
     line = 0 if by_rows else 1
     ld, length = x.stride(line), x.size(1 - line)
     if x.stride(1 - line) == 1 and ld >= length and ld % vector(x) == 0 and x.data_ptr() % 16 == 0:
         return x, by_rows, ld
-    ld = ceil_div(length, vector(x)) * vector(x)
+    ld = ceil_div(length, 8 * vector(x)) * 8 * vector(x)
     return copied(x, (ld, 1) if by_rows else (1, ld)), by_rows, ld
 
 
