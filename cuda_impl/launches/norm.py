@@ -147,10 +147,13 @@ def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     if slice_vectors > MOST_SLICE_VECTORS:
         most = CLUSTER * MOST_SLICE_VECTORS * VEC
         raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
-    BLOCK_M = 1 if SLOTS == 1 else ROWS_OF_A_CLUSTER if ALIGNED else ROWS_OF_UNALIGNED
-    if SLOTS > 1 and CLUSTER == 16 and ALIGNED:
-        # Persistent clusters. A cluster is within a GPC, so not all multiprocessors have a part in one.
-        BLOCK_M = ceil_div(M, BLOCKS * max(1, multiprocessors(x.device) * 7 // 8 // CLUSTER))
+    # A cluster is within a GPC, so not all multiprocessors have a part in one.
+    resident = BLOCKS * max(1, multiprocessors(x.device) * 7 // 8 // CLUSTER)
+    BLOCK_M = max(1, ceil_div(M, resident))  # persistent: best where 16 blocks start together
+    if CLUSTER < 16 or not ALIGNED:
+        BLOCK_M = min(BLOCK_M, ROWS_OF_A_CLUSTER if ALIGNED else ROWS_OF_UNALIGNED)
+    if SLOTS == 1:
+        BLOCK_M = 1
     clusters = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
     sizes = (*int64(M, N, x.stride(0)), *int32(slice_vectors * VEC, BLOCK_M), np.float32(eps))
     args = (x, *map(packed, parameters.values()), y, *sizes)
