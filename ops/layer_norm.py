@@ -124,6 +124,8 @@ CASES = Cases(
         # A row that needs many threads, and one larger than a block's registers.
         case("bf16", M=2, N=16392),
         case("fp32", M=2, N=20011),
+        # One that a program's registers hold in part, and which is not aligned.
+        case("fp32", M=2, N=40001),
         case("bf16", M=65537, N=32768),
         case("fp32", M=16385, N=131072),
         case("bf16", M=2, N=2**30 + 3),

@@ -1,10 +1,11 @@
 """layer_norm over rows, in Triton: ``x[M,N], weight[N], bias[N] -> y[M,N]``.
 
-Variants; ``cuda_impl/kernels/layer_norm.cuh`` has the first two under the same names:
+Variants; ``cuda_impl/kernels/layer_norm.cuh`` has the first three under the same names:
 
 * ``online``: a program reads its row twice, tile by tile, and merges moments of vectors: any row length
 * ``onepass``: the row stays in registers between reduction and output, so it is read once: 32768 columns
-* ``packed``: the row stays in registers as loaded, two 16-bit elements per register, in tiles: rows of 128 KB
+* ``packed``: the row stays in registers as loaded, two 16-bit elements per register, in tiles, and what
+  128 KB of registers do not hold is loaded again: rows of 256 KB
 * ``split``: several programs share rows and exchange partial sums through global memory: long rows, where
   CUDA and ``gluon_cluster/`` have clusters
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
@@ -25,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.registry import implementation
 from triton_impl import norm
-from triton_impl.norm import in_order, narrow, of_body, of_columns, stay_packed, widen
+from triton_impl.norm import KEPT, as_words, in_order, load_tile, narrow, of_body, of_columns, tile_of, widen
 from triton_impl.parts import columns_of_body, edges, start_of_body
 from triton_impl.shared_rows import fetch, published
 
@@ -145,53 +146,74 @@ def layer_norm_onepass_kernel(
 
 @triton.jit
 def layer_norm_packed_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm, eps,
-    DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, windows_ptr, bias_windows_ptr, y_ptr, N, stride_xm, eps,
+    DTYPE: tl.constexpr, VEC: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row, which stays in registers as loaded: TILES tiles of BLOCK_N words.
+    """Grid: one program per row, whose body stays in registers as loaded: TILES tiles of BLOCK_N words.
 
     Registers then hold twice as many 16-bit elements, and weights are loaded tile by tile.  64 registers per
-    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows. x_ptr points to 32-bit
-    words; N and stride_xm count words.
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  windows[VEC, body] has the
+    weights from column 0, 1, 2 ... on, so that one row of it is aligned to the body.
     """
     PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     m = tl.program_id(0).to(tl.int64)
-    columns = N * PER_WORD
-    word = tl.arange(0, BLOCK_N)
+    head = start_of_body(m * N, VEC) - m * N
+    x_row, y_row = x_ptr + m * stride_xm, y_ptr + m * N
+    x_words = as_words(x_ptr + start_of_body(m * stride_xm, VEC))
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    body = columns_of_body(N, VEC)
+    window = head * body
+    count = body // PER_WORD
     column = tl.arange(0, BLOCK_N * PER_WORD)
     tiles = ()
-    for t in tl.static_range(TILES):
-        n = t * BLOCK_N + word
-        inside = (n < N) | (t + 1 < TILES)  # only the last tile is partial
-        x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0)
+    for t in tl.static_range(min(TILES, KEPT)):
+        x = load_tile(x_words, t, count, 0, BLOCK_N, TILES)
         tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x) (to 3.9)
+    if VEC > 1:
+        e = edges(head, N, VEC)
+        edge = tl.load(x_row + e, mask=e < N, other=0.0).to(tl.float32)
 
     lane_sum = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
     for t in tl.static_range(TILES):
-        lane_sum += in_order(tiles[t], DTYPE)
-    mean = tl.sum(lane_sum) / columns
+        words = tile_of(tiles, t, x_words, count, 0, BLOCK_N, TILES)
+        lane_sum += in_order(words, DTYPE)
+    total = tl.sum(lane_sum)
+    if VEC > 1:
+        total += tl.sum(edge)
+    mean = total / N
     lane_squares = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
     for t in tl.static_range(TILES):
+        words = tile_of(tiles, t, x_words, count, 0, BLOCK_N, TILES)
         n = t * BLOCK_N * PER_WORD + column
-        inside = (n < columns) | (t + 1 < TILES)
-        deviation = tl.where(inside, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
+        inside = (n < body) | (t + 1 < TILES)
+        deviation = tl.where(inside, in_order(words, DTYPE) - mean, 0.0)
         lane_squares += deviation * deviation
     # A tile's weights are loaded before the previous tile is stored: the compiler moves no load across a
     # store.
-    weight, bias = of_columns(weight_ptr, column, columns), of_columns(bias_ptr, column, columns)
-    scale = tl.rsqrt(tl.sum(lane_squares) / columns + eps)
+    weight = of_columns(windows_ptr + window, column, body)
+    bias = of_columns(bias_windows_ptr + window, column, body)
+    squares = tl.sum(lane_squares)
+    if VEC > 1:
+        deviation = tl.where(e < N, edge - mean, 0.0)
+        squares += tl.sum(deviation * deviation)
+    scale = tl.rsqrt(squares / N + eps)
 
     for t in tl.static_range(TILES):
+        words = tile_of(tiles, t, x_words, count, 0, BLOCK_N, TILES)
         n = t * BLOCK_N * PER_WORD + column
         next_n = n + BLOCK_N * PER_WORD
         if t + 1 < TILES:
-            next_weight = of_columns(weight_ptr, next_n, columns)
-            next_bias = of_columns(bias_ptr, next_n, columns)
-        x = in_order(stay_packed(tiles[t]), DTYPE)
+            next_weight = of_columns(windows_ptr + window, next_n, body)
+            next_bias = of_columns(bias_windows_ptr + window, next_n, body)
+        x = in_order(words, DTYPE)
         y = (x - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
-        tl.store(y_ptr + m * columns + n, y, mask=(n < columns) | (t + 1 < TILES))
+        tl.store(y_body + n, y, mask=(n < body) | (t + 1 < TILES))
         if t + 1 < TILES:
             weight, bias = next_weight, next_bias
+    if VEC > 1:
+        weight, bias = of_columns(weight_ptr, e, N), of_columns(bias_ptr, e, N)
+        y = (edge - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
+        tl.store(y_row + e, y, mask=e < N)
 
 
 @triton.jit

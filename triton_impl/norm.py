@@ -26,6 +26,8 @@ from triton_impl.shared_rows import (
 )
 
 INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
+KEPT = tl.constexpr(8)
+"""Tiles of 16 bytes per thread that 64 registers hold, 128 KB of a row; the others are loaded again."""
 
 
 @triton.jit
@@ -100,6 +102,60 @@ def narrow(elements, DTYPE: tl.constexpr):
     return words
 
 
+@triton.jit
+def windows_kernel(weight_ptr, bias_ptr, windows_ptr, body, BLOCK_N: tl.constexpr):
+    """windows[2, VEC, body] of weight and bias: `body` columns of each, from column 0, 1, 2 ... on.
+
+    Rows that do not start on 16 bytes have their body at column 0 to VEC - 1: each finds weights that are
+    aligned to it.  Grid: a program per BLOCK_N columns of a window.
+    """
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    first, parameter = tl.program_id(1), tl.program_id(2)
+    if parameter == 0:
+        values = tl.load(weight_ptr + first + n, mask=n < body)
+    else:
+        values = tl.load(bias_ptr + first + n, mask=n < body)
+    window = (parameter * tl.num_programs(1) + first).to(tl.int64)
+    tl.store(windows_ptr + window * body + n, values, mask=n < body)
+
+
+def windows(parameters: tuple[torch.Tensor, ...], VEC: int, body: int) -> tuple[torch.Tensor, ...]:
+    """For each parameter ``windows[VEC, body]``; itself if rows are aligned."""
+    if VEC == 1:
+        return parameters
+    out = parameters[0].new_empty((len(parameters), VEC, body))
+    windows_kernel[(cdiv(body, 1024), VEC, len(parameters))](
+        parameters[0], parameters[-1], out, body, BLOCK_N=1024
+    )
+    return out.unbind()
+
+
+@triton.jit
+def as_words(ptr):
+    """A pointer to the same memory as 32-bit words."""
+    return ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+
+
+@triton.jit
+def load_tile(words_ptr, t, count, other, BLOCK_N: tl.constexpr, TILES: tl.constexpr):
+    """Tile t of the ``count`` words of a row's body; ``other`` behind them."""
+    n = t * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (n < count) | (t + 1 < TILES)  # only the last tile is partial
+    return tl.load(words_ptr + n, mask=inside, other=other)
+
+
+@triton.jit
+def tile_of(tiles, t: tl.constexpr, words_ptr, count, other, BLOCK_N: tl.constexpr, TILES: tl.constexpr):
+    """Tile t, from registers or, if it is not among those that are kept, from the L2."""
+    return stay_packed(tiles[t]) if t < KEPT else load_tile(words_ptr, t, count, other, BLOCK_N, TILES)
+
+
+def vec_of_narrow(x: torch.Tensor) -> int:
+    """VEC of 16-bit elements.  Weights are not aligned to the body: 32-bit ones need no vectors, as
+    neighbouring threads access 128 bytes at a time anyway."""
+    return vec(x) if x.element_size() == 2 else 1
+
+
 class Rows(NamedTuple):
     """The kernels' tensor arguments, and an output."""
 
@@ -130,7 +186,7 @@ def online(
     if rows.y.numel() == 0:
         return rows.y
     check_counts(N=N)
-    tile = {"VEC": vec(rows.x), "BLOCK_N": min(4096, next_power_of_2(N))}
+    tile = {"VEC": vec_of_narrow(rows.x), "BLOCK_N": min(4096, next_power_of_2(N))}
     num_warps = 16 if tile["BLOCK_N"] == 4096 else 4
     if by_vectors:
         tile["GROUP"] = tile["VEC"] if tile["VEC"] > 1 else math.gcd(N, 16 // x.element_size())
@@ -150,7 +206,7 @@ def onepass(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: tor
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     BLOCK_N = next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
-    VEC = vec(rows.x)
+    VEC = vec_of_narrow(rows.x)
     # 64 elements of a long row per thread; 16 where weights take a register each.
     num_warps = min(32, max(4, BLOCK_N // (512 if VEC > 1 else 2048)))
     kernel[grid_1d(cdiv(M, BLOCK_M))](
@@ -169,7 +225,7 @@ def whole_words(x: torch.Tensor) -> None:
         raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
 
 
-def as_words(values: torch.Tensor) -> torch.Tensor:
+def in_words(values: torch.Tensor) -> torch.Tensor:
     """The same memory as 32-bit words; a copy if pairs of elements are not adjacent and aligned."""
     return aligned(values, 4).view(torch.int32)
 
@@ -177,26 +233,28 @@ def as_words(values: torch.Tensor) -> torch.Tensor:
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
-PACKED_BYTES = 1 << 17
+PACKED_BYTES = 1 << 18
 
 
 def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     rows = checked(op, x, **parameters)
-    y, size = rows.y, x.element_size()
+    y, size, M = rows.y, x.element_size(), x.size(0)
     if y.numel() == 0:
         return y
     if x.size(1) * size > PACKED_BYTES:
-        raise NotImplementedError(
-            f"N={x.size(1)}: registers hold rows of up to {PACKED_BYTES // size} columns"
-        )
-    whole_words(x)
-    words = as_words(rows.x)
-    M, N = words.shape
-    num_warps = min(32, max(4, next_power_of_2(N) // 1024))  # 32 words per thread, 16-byte loads
+        raise NotImplementedError(f"N={x.size(1)}: rows of up to {PACKED_BYTES // size} columns")
+    VEC, N = vec(rows.x), x.size(1)
+    if VEC == 1:
+        whole_words(x)
+        rows = rows._replace(x=aligned(rows.x, 4))
+    body = N if VEC == 1 else (N // VEC - 1) * VEC
+    words = body * size // 4
+    num_warps = min(32, max(4, next_power_of_2(words) // 1024))  # 32 words per thread, 16-byte loads
     BLOCK_N = 128 * num_warps
     kernel[grid_1d(M)](
-        words, *rows.parameters, y, N, words.stride(0), eps, DTYPE=TYPES[x.dtype], BLOCK_N=BLOCK_N,
-        TILES=cdiv(N, BLOCK_N), num_warps=num_warps, maxnreg=64,
+        rows.x, *rows.parameters, *windows(rows.parameters, VEC, body), y, N, rows.x.stride(0), eps,
+        DTYPE=TYPES[x.dtype], VEC=VEC, BLOCK_N=BLOCK_N, TILES=cdiv(words, BLOCK_N), num_warps=num_warps,
+        maxnreg=64,
     )  # fmt: skip
     return y
 
@@ -207,7 +265,7 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
     if y.numel() == 0:
         return y
     whole_words(x)
-    words = [as_words(values) for values in rows.tensors]
+    words = [in_words(values) for values in rows.tensors]
     (M, N), stride_xm = words[0].shape, words[0].stride(0)
     check_counts(M=M)
     num_warps = 4

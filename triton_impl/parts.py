@@ -6,7 +6,7 @@ Before it are the elements of its head and behind it those of its tail, fewer th
 
 The compiler makes 16-byte accesses of a body by itself.  It sees that `start_of_body` is a multiple of VEC,
 and that a mask of ``n < columns_of_body(...)`` is the same for all elements of a vector.  VEC of 1: the body
-is the row.  Elements of 32 bits need no vectors: neighbouring threads access 128 bytes at a time anyway.
+is the row.
 """
 
 from __future__ import annotations
@@ -45,4 +45,4 @@ def vec(x: torch.Tensor) -> int:
     """VEC for rows of ``x[M,N]``: 1 unless they are unaligned in the same way as a contiguous output's."""
     VEC, N = 16 // x.element_size(), x.size(1)
     as_output = x.data_ptr() % 16 == 0 and (x.stride(0) - N) % VEC == 0
-    return VEC if x.element_size() == 2 and as_output and N % VEC != 0 and N >= 2 * VEC else 1
+    return VEC if as_output and N % VEC != 0 and N >= 2 * VEC else 1

@@ -1,10 +1,11 @@
 """rms_norm over rows, in Triton: ``x[M,N], weight[N] -> y[M,N]``.
 
-Variants; ``cuda_impl/kernels/rms_norm.cuh`` has the first two under the same names:
+Variants; ``cuda_impl/kernels/rms_norm.cuh`` has the first three under the same names:
 
 * ``online``: a program reads its row twice, tile by tile: any row length
 * ``onepass``: the row stays in registers between reduction and output, so it is read once: 32768 columns
-* ``packed``: the row stays in registers as loaded, two 16-bit elements per register, in tiles: rows of 128 KB
+* ``packed``: the row stays in registers as loaded, two 16-bit elements per register, in tiles, and what
+  128 KB of registers do not hold is loaded again: rows of 256 KB
 * ``split``: several programs share rows and exchange partial sums through global memory: long rows, where
   CUDA and ``gluon_cluster/`` have clusters
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
@@ -22,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.registry import implementation
 from triton_impl import norm
-from triton_impl.norm import in_order, narrow, of_body, of_columns, stay_packed, widen
+from triton_impl.norm import KEPT, as_words, in_order, load_tile, narrow, of_body, of_columns, tile_of, widen
 from triton_impl.parts import columns_of_body, edges, start_of_body
 from triton_impl.shared_rows import fetch, published
 
@@ -102,45 +103,59 @@ def rms_norm_onepass_kernel(
 
 @triton.jit
 def rms_norm_packed_kernel(
-    x_ptr, weight_ptr, y_ptr, N, stride_xm, eps,
-    DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
+    x_ptr, weight_ptr, windows_ptr, y_ptr, N, stride_xm, eps,
+    DTYPE: tl.constexpr, VEC: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row, which stays in registers as loaded: TILES tiles of BLOCK_N words.
+    """Grid: one program per row, whose body stays in registers as loaded: TILES tiles of BLOCK_N words.
 
     Registers then hold twice as many 16-bit elements, and weights are loaded tile by tile.  64 registers per
-    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows. x_ptr points to 32-bit
-    words; N and stride_xm count words.
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  windows[VEC, body] has the
+    weights from column 0, 1, 2 ... on, so that one row of it is aligned to the body.
     """
     PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     m = tl.program_id(0).to(tl.int64)
-    columns = N * PER_WORD
-    word = tl.arange(0, BLOCK_N)
+    head = start_of_body(m * N, VEC) - m * N
+    x_row, y_row = x_ptr + m * stride_xm, y_ptr + m * N
+    x_words = as_words(x_ptr + start_of_body(m * stride_xm, VEC))
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    body = columns_of_body(N, VEC)
+    window = head * body
+    count = body // PER_WORD
     column = tl.arange(0, BLOCK_N * PER_WORD)
     tiles = ()
-    for t in tl.static_range(TILES):
-        n = t * BLOCK_N + word
-        inside = (n < N) | (t + 1 < TILES)  # only the last tile is partial
-        x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0)
+    for t in tl.static_range(min(TILES, KEPT)):
+        x = load_tile(x_words, t, count, 0, BLOCK_N, TILES)
         tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x) (to 3.9)
+    if VEC > 1:
+        e = edges(head, N, VEC)
+        edge = tl.load(x_row + e, mask=e < N, other=0.0).to(tl.float32)
 
     lane_squares = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
     for t in tl.static_range(TILES):
-        x = in_order(stay_packed(tiles[t]), DTYPE)
+        words = tile_of(tiles, t, x_words, count, 0, BLOCK_N, TILES)
+        x = in_order(words, DTYPE)
         lane_squares += x * x
     # A tile's weights are loaded before the previous tile is stored: the compiler moves no load across a
     # store.
-    weight = of_columns(weight_ptr, column, columns)
-    scale = tl.rsqrt(tl.sum(lane_squares) / columns + eps)
+    weight = of_columns(windows_ptr + window, column, body)
+    squares = tl.sum(lane_squares)
+    if VEC > 1:
+        squares += tl.sum(edge * edge)
+    scale = tl.rsqrt(squares / N + eps)
 
     for t in tl.static_range(TILES):
+        words = tile_of(tiles, t, x_words, count, 0, BLOCK_N, TILES)
         n = t * BLOCK_N * PER_WORD + column
         next_n = n + BLOCK_N * PER_WORD
         if t + 1 < TILES:
-            next_weight = of_columns(weight_ptr, next_n, columns)
-        y = in_order(stay_packed(tiles[t]), DTYPE) * scale * weight.to(tl.float32)
-        tl.store(y_ptr + m * columns + n, y, mask=(n < columns) | (t + 1 < TILES))
+            next_weight = of_columns(windows_ptr + window, next_n, body)
+        y = in_order(words, DTYPE) * scale * weight.to(tl.float32)
+        tl.store(y_body + n, y, mask=(n < body) | (t + 1 < TILES))
         if t + 1 < TILES:
             weight = next_weight
+    if VEC > 1:
+        weight = of_columns(weight_ptr, e, N)
+        tl.store(y_row + e, edge * scale * weight.to(tl.float32), mask=e < N)
 
 
 @triton.jit

@@ -1,9 +1,11 @@
 """softmax over rows, in Triton: ``x[M,N] -> y[M,N]``.
 
-Variants; ``cuda_impl/kernels/softmax.cuh`` has the first three under the same names:
+Variants; ``cuda_impl/kernels/softmax.cuh`` has the first four under the same names:
 
 * ``online``: a program reads its row twice, tile by tile: any row length
 * ``onepass``: the row stays in registers between reduction and output, so it is read once: 65536 columns
+* ``packed``: the row stays in registers as loaded, two 16-bit elements per register; what 128 KB of
+  registers do not hold is loaded again: 256 KB
 * ``split``: several programs share a row and exchange partial sums through global memory: long rows
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
   into shared memory, and a row's partial sums are loaded before they are needed
@@ -25,9 +27,11 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
+from triton_impl.norm import KEPT, TYPES, as_words, in_order, load_tile, tile_of, whole_words
 from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
+    aligned,
     columns_of_a_chunk,
     fetch,
     in_vectors,
@@ -95,6 +99,58 @@ def softmax_onepass_kernel(
         row_sum += tl.sum(edge, axis=1, keep_dims=True)
         tl.store(y_ptr + m * N + column, edge * (1.0 / row_sum), mask=at_edge)
     tl.store(y_ptr + start_of_body(m * N, VEC) + n, e * (1.0 / row_sum), mask=inside)
+
+
+@triton.jit
+def softmax_packed_kernel(
+    x_ptr, y_ptr, N, stride_xm,
+    DTYPE: tl.constexpr, NOTHING: tl.constexpr, VEC: tl.constexpr, BLOCK_N: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per row, whose body stays in registers as loaded: TILES tiles of BLOCK_N words.
+
+    Registers then hold twice as many 16-bit elements; exponentials are computed twice.  64 registers per
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  NOTHING: a word of -inf.
+    """
+    PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
+    m = tl.program_id(0).to(tl.int64)
+    body = columns_of_body(N, VEC)
+    x_words = as_words(x_ptr + start_of_body(m * stride_xm, VEC))
+    count = body // PER_WORD
+    column = tl.arange(0, BLOCK_N * PER_WORD)
+    tiles = ()
+    for t in tl.static_range(min(TILES, KEPT)):
+        x = load_tile(x_words, t, count, NOTHING, BLOCK_N, TILES)
+        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x) (to 3.9)
+    lane_max = tl.full([BLOCK_N * PER_WORD], -float("inf"), tl.float32)
+    if VEC > 1:
+        e = edges(start_of_body(m * N, VEC) - m * N, N, VEC)
+        edge = tl.load(x_ptr + m * stride_xm + e, mask=e < N, other=-float("inf")).to(tl.float32)
+
+    for t in tl.static_range(TILES):
+        words = tile_of(tiles, t, x_words, count, NOTHING, BLOCK_N, TILES)
+        lane_max = tl.maximum(lane_max, in_order(words, DTYPE))
+    row_max = tl.max(lane_max)
+    if VEC > 1:
+        row_max = tl.maximum(row_max, tl.max(edge))
+    lane_sum = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
+    for t in tl.static_range(TILES):
+        words = tile_of(tiles, t, x_words, count, NOTHING, BLOCK_N, TILES)
+        lane_sum += fast_expf(in_order(words, DTYPE) - row_max)
+    row_sum = tl.sum(lane_sum)
+    if VEC > 1:
+        edge = fast_expf(edge - row_max)
+        row_sum += tl.sum(edge)
+    inverse_sum = 1.0 / row_sum
+
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    for t in tl.static_range(TILES):
+        words = tile_of(tiles, t, x_words, count, NOTHING, BLOCK_N, TILES)
+        n = t * BLOCK_N * PER_WORD + column
+        y = fast_expf(in_order(words, DTYPE) - row_max) * inverse_sum
+        tl.store(y_body + n, y, mask=(n < body) | (t + 1 < TILES))
+    if VEC > 1:
+        tl.store(y_ptr + m * N + e, edge * inverse_sum, mask=e < N)
 
 
 @triton.jit
@@ -284,6 +340,35 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     softmax_onepass_kernel[grid](
         x, y, M, N, x.stride(0), VEC=vec(x), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
+    return y
+
+
+PACKED_BYTES = 1 << 18
+NOTHING = {torch.float32: -0x00800000, torch.float16: -0x03FF0400, torch.bfloat16: -0x007F0080}
+"""A word of -inf: 0xFF800000, 0xFC00FC00, 0xFF80FF80."""
+
+
+@implementation("softmax", "triton.packed", level="tiled")
+def packed(x: torch.Tensor) -> torch.Tensor:
+    """The row stays in registers as loaded: up to 65536 columns of 16 bits, or 32768 of 32."""
+    x = checked(x)
+    (M, N), size = x.shape, x.element_size()
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    if N * size > PACKED_BYTES:
+        raise NotImplementedError(f"N={N}: rows of up to {PACKED_BYTES // size} columns")
+    VEC = vec(x)
+    if VEC == 1:
+        whole_words(x)
+        x = aligned(x, 4)
+    words = (N if VEC == 1 else (N // VEC - 1) * VEC) * size // 4
+    num_warps = min(32, max(4, next_power_of_2(words) // 1024))  # 32 words per thread, 16-byte loads
+    BLOCK_N = 128 * num_warps
+    softmax_packed_kernel[grid_1d(M)](
+        x, y, N, x.stride(0), DTYPE=TYPES[x.dtype], NOTHING=NOTHING[x.dtype], VEC=VEC, BLOCK_N=BLOCK_N,
+        TILES=cdiv(words, BLOCK_N), num_warps=num_warps, maxnreg=64,
+    )  # fmt: skip
     return y
 
 

@@ -1,11 +1,12 @@
 // layer_norm over rows: x[M,N], weight[N], bias[N] -> y[M,N],
 //   y[m,n] = (x[m,n] - mean_m) / sqrt(variance_m + eps) * weight[n] + bias[n]
 //
-// Variants; triton_impl/layer_norm.py has the first two under the same names. The last is in Gluon,
+// Variants; triton_impl/layer_norm.py has the first three under the same names. The last is in Gluon,
 // in triton_impl/gluon_cluster/. Its split exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
-//   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper
+//   packed   as onepass, but weights are loaded when they are needed: 128 KB
+//   cluster  the blocks of a cluster share rows, which TMA prefetches into their shared memory: Hopper
 //
 // The variance is the mean of squared deviations, never E[x^2] - E[x]^2. For a row with mean 1000 and
 // variance 1 both terms are about 10^6, where the spacing of fp32 is 0.06. For a row in registers the second
@@ -14,6 +15,7 @@
 
 #include "hopper.cuh"
 #include "norm.cuh"
+#include "row_ring.cuh"
 
 // ---- online --------------------------------------------------------------------------------------------
 // Grid: one block per row. Each thread keeps running moments of its vectors, its mean and its sum of squared
@@ -114,19 +116,27 @@ __device__ __forceinline__ float tile_squares(
     return squares;
 }
 
+// (x - mean) * scale * weight + bias in two FMAs.
+template <typename T, int VEC>
+__device__ __forceinline__ Vec<T, VEC> scaled(
+    const Vec<T, VEC>& x, float mean, float scale, const Vec<T, VEC>& weight, const Vec<T, VEC>& bias) {
+    const float shift = -mean * scale;
+    Vec<T, VEC> y;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+        y[v] = T((to_float(x, v) * scale + shift) * to_float(weight, v) + to_float(bias, v));
+    }
+    return y;
+}
+
 template <int THREADS, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
-    T* tile_ptr, const Packed<T, VEC> (&packed)[VECTORS], const Packed<T, VEC> (&weights)[VECTORS],
-    const Packed<T, VEC> (&biases)[VECTORS], float mean, float scale, int columns) {
+    T* tile_ptr, const Packed<T, VEC> (&x)[VECTORS], const Packed<T, VEC> (&weight)[VECTORS],
+    const Packed<T, VEC> (&bias)[VECTORS], float mean, float scale, int columns) {
 #pragma unroll
     for (int p = 0; p < VECTORS; ++p) {
         const int n = p * THREADS * VEC;
-        const Vec<T, VEC> x = packed[p].unpack(), weight = weights[p].unpack(), bias = biases[p].unpack();
-        Vec<T, VEC> y;
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-            y[v] = T((to_float(x, v) - mean) * scale * to_float(weight, v) + to_float(bias, v));
-        }
+        const Vec<T, VEC> y = scaled(x[p].unpack(), mean, scale, weight[p].unpack(), bias[p].unpack());
         store_vec_if(n < columns, tile_ptr + n, y);
     }
 }
@@ -172,126 +182,170 @@ __launch_bounds__(THREADS, resident_threads(VECTORS, THREADS) / THREADS) void la
     }
 }
 
-// ---- cluster -------------------------------------------------------------------------------------------
-// Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
-// them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
-// rows. A block reduces its slice of a row and sends the moments into the shared memory of all blocks. Then
-// it writes its slice of the previous row, whose moments have arrived meanwhile.
+// ---- packed --------------------------------------------------------------------------------------------
+// As onepass, for rows of up to 128 KB: x takes 32 of 64 registers, so weight and bias are loaded vector by
+// vector, one vector ahead. Grid: one block per row.
 //
-// Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
-// allocated by eights: 80. The kernel takes 78, of which x, weight and bias are 48; without the limit 123.
+// The body of an unaligned row starts at any column, so these lie across 16-byte boundaries.
+// `windows` and `bias_windows`[VEC, pitch] hold them from column 0, 1, 2 ... on: one of these is aligned. If
+// ALIGNED, they are weight and bias themselves. Rows of x start as far from a boundary as y's.
+
+template <typename T, bool ALIGNED, int VECTORS, int THREADS>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void layer_norm_packed_kernel(
+    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, const T* windows_ptr, const T* bias_windows_ptr,
+    T* y_ptr, index_t N, index_t stride_xm, index_t pitch, float eps) {
+    constexpr int VEC = 16 / sizeof(T), STRIDE = THREADS * VEC;
+    const index_t m = blockIdx.x;
+    const T* x_row = x_ptr + m * stride_xm;
+    T* y_row = y_ptr + m * N;
+    const Parts<T, ALIGNED> parts(y_row, static_cast<int>(N), threadIdx.x);
+    const int first = threadIdx.x * VEC, columns = static_cast<int>(parts.body) - first;
+    const int at_edge = static_cast<int>(parts.edge);
+    const T* weights = windows_ptr + parts.head * pitch + first;
+    const T* biases = bias_windows_ptr + parts.head * pitch + first;
+    Packed<T, VEC> x[VECTORS], next[1], next_bias[1];
+
+    load_tile<THREADS>(x, x_row + parts.head + first, columns);
+    const float edge = at_edge >= 0 ? float(x_row[at_edge]) : 0.0f;
+    const float mean = block_reduce<Sum, THREADS, 0>(tile_sum(x) + edge) / N;
+    float squares = tile_squares<THREADS>(x, mean, columns);
+    if (at_edge >= 0) squares += square(edge - mean);
+    load_tile<THREADS>(next, weights, columns);
+    load_tile<THREADS>(next_bias, biases, columns);
+    const float scale = rsqrtf(block_reduce<Sum, THREADS, 1>(squares) / N + eps);
+#pragma unroll
+    for (int p = 0; p < VECTORS; ++p) {
+        const Packed<T, VEC> weight = next[0], bias = next_bias[0];
+        const int n = p * STRIDE;
+        if (p + 1 < VECTORS) {
+            load_tile<THREADS>(next, weights + n + STRIDE, columns - n - STRIDE);
+            load_tile<THREADS>(next_bias, biases + n + STRIDE, columns - n - STRIDE);
+        }
+        const Vec<T, VEC> y = scaled(x[p].unpack(), mean, scale, weight.unpack(), bias.unpack());
+        store_vec_if(n < columns, y_row + parts.head + first + n, y);
+    }
+    if (at_edge >= 0) {
+        const float y = (edge - mean) * scale * float(weight_ptr[at_edge]) + float(bias_ptr[at_edge]);
+        y_row[at_edge] = T(y);
+    }
+}
+
+// ---- cluster -------------------------------------------------------------------------------------------
+// For rows that are longer still. Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the
+// same `slice` columns of all of them, whose weights stay in registers. TMA loads slices into a ring in
+// shared memory: row_ring.cuh has the schedule. A block reduces its slice of a row and sends the moments to
+// all blocks. Then it writes its slice of the previous row, whose moments have arrived meanwhile.
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
-// on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
-// KEPT: a slice is one tile of THREADS * VECTORS vectors, so its weights stay in registers; else they are
-// loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
-// <= 4.
+// on where a row starts between 16-byte boundaries: all rows of a cluster start alike. Rows of x start as far
+// from a boundary as y's; slice is a multiple of VEC.
+// SLOTS > 1: a slice is one tile of THREADS * VECTORS vectors. Else the weights are loaded tile by tile, and
+// BLOCK_M is 1.
 
-template <typename T, bool ALIGNED, bool KEPT, int VECTORS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
-    CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
-        const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N,
-        index_t stride_xm, int slice, int BLOCK_M, float eps) {
+// Mean, and the sum of squared deviations from it.
+struct Moments {
+    float mean, squares;
+
+    __device__ __forceinline__ word_t word() const {
+        return __float_as_uint(mean) | static_cast<word_t>(__float_as_uint(squares)) << 32;
+    }
+    __device__ __forceinline__ static Moments from(word_t word) {
+        return {
+            __uint_as_float(static_cast<unsigned>(word)), __uint_as_float(static_cast<unsigned>(word >> 32))};
+    }
+};
+
+// Every lane of each group of WIDTH neighbouring lanes gets the combination of the group's, of `count`
+// elements each. Source: Chan, Golub and LeVeque, as above.
+template <int WIDTH>
+__device__ __forceinline__ Moments combine(Moments part, float count, float inverse_total) {
+    const float mean = warp_reduce<Sum, WIDTH>(count * part.mean) * inverse_total;
+    return {mean, warp_reduce<Sum, WIDTH>(part.squares + count * square(part.mean - mean))};
+}
+
+template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
+__global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
+    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
+    int slice, int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC;
-    constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC, WARPS = THREADS / WARP;
+    constexpr bool KEPT = SLOTS > 1;
     DYNAMIC_SHARED(T, x_shared);
-    __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
-    __shared__ word_t block_moments[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
-    const int thread = threadIdx.x, rank = cluster_block_rank(), first = thread * VEC;
-    const index_t cluster = blockIdx.x / CLUSTER;
-    const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
-    const auto row_m = [&](int row) { return first_m + row * STEP; };
-    const index_t rows_left = (M - first_m + STEP - 1) / STEP;  // none or fewer for the last clusters
-    const int rows = static_cast<int>(rows_left < BLOCK_M ? rows_left : BLOCK_M);
-    const index_t begin = static_cast<index_t>(rank) * slice;
-    const auto parts_of = [&](int row) { return Parts<T, ALIGNED>(y_ptr + row_m(row) * N, N, thread); };
-    const index_t body = parts_of(0).body;  // as in every row
-    const int head = parts_of(0).head;      // as in the cluster's other rows
-    const int columns = slice_columns(body, begin, slice);
-    const auto count_of = [&](int block) {  // elements of a block, edges included
-        const int count = slice_columns(body, static_cast<index_t>(block) * slice, slice);
-        return block == 0 ? count + static_cast<int>(N - body) : count;
+    __shared__ RowRing<T, SLOTS, CLUSTER> ring;
+    __shared__ word_t of_warps[WARPS];
+    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice, BLOCK_M);
+    const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
+    const auto fetch = [&](int row) {
+        if (row < my.rows) ring.fetch(row, x_shared, slice, my.x_row(row) + my.begin, columns);
     };
-
     if (thread == 0) {
-        for (int row = 0; row < rows; ++row) {
-            mbarrier_init(&full[row], 1);
-            mbarrier_init(&arrived[row], 1);
-        }
-        mbarrier_init_fence();
-        const unsigned bytes = columns * sizeof(T);
-        for (int row = 0; row < rows; ++row) {
-            mbarrier_arrive_expect_bytes(&arrived[row], sizeof(block_moments[row]));
-            mbarrier_arrive_expect_bytes(&full[row], bytes);
-            if (bytes > 0) {
-                bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + row_m(row) * stride_xm + head + begin, bytes, &full[row]);
-            }
-        }
+        ring.init();
+        for (int row = 0; row < SLOTS; ++row) fetch(row);
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
-    if (KEPT) {
-        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin + first, columns - first);
-        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + head + begin + first, columns - first);
-    }
+    const auto load_weights = [&](int n) {
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + my.begin + n, columns - n);
+        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + my.begin + n, columns - n);
+    };
+    if (KEPT) load_weights(first);
+    const T edge_weight = my.edge_of(weight_ptr), edge_bias = my.edge_of(bias_ptr);
+    T next_edge = my.x_edge(0), edge = next_edge, old_edge = edge;  // loaded a row ahead
+
+    // Elements of each block, of each warp and of this thread's; a row's edges are the first warp's.
+    const float block_count = my.count_of(thread % CLUSTER);
+    const auto warp_count = [&](int warp) {
+        const int last = min(max(columns % (THREADS * VEC) - warp * WARP * VEC, 0), WARP * VEC);
+        return float(columns / (THREADS * VEC) * WARP * VEC + last + (warp == 0 ? my.edges() : 0));
+    };
+    const float count = warp_count(thread % WARPS),
+                inverse_count = 1.0f / fmaxf(warp_count(thread / WARP), 1.0f);
+    const float inverse_block = 1.0f / fmaxf(my.count_of(my.rank), 1.0f), inverse_N = 1.0f / N;
 
     const auto reduce = [&](int row) {
-        const index_t edge_column = rank == 0 ? parts_of(row).edge : -1;
-        float edge = 0.0f;
-        if (edge_column >= 0) edge = float(x_ptr[row_m(row) * stride_xm + edge_column]);
-        mbarrier_wait(&full[row], 0);
-        float sum = 0.0f, deviations = 0.0f;
+        edge = next_edge;
+        next_edge = my.x_edge(row + 1);
+        ring.wait_for_slice(row);
+        const T* slice_ptr = x_shared + row % SLOTS * slice;
+        float sum = float(edge), squares = 0.0f;
         for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
+            load_tile<THREADS>(x, slice_ptr + n, columns - n);
             sum += tile_sum(x);
         }
-        if (edge_column >= 0) sum += edge;
-        const float mean = block_reduce<Sum, THREADS, 0>(sum) / max(count_of(rank), 1);
+        const float mean = warp_reduce<Sum>(sum) * inverse_count;
         for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            if (!KEPT) load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
-            deviations += tile_squares<THREADS>(x, mean, columns - n);
+            if (!KEPT) load_tile<THREADS>(x, slice_ptr + n, columns - n);
+            squares += tile_squares<THREADS>(x, mean, columns - n);
         }
-        if (edge_column >= 0) deviations += square(edge - mean);
-        const float squares = block_reduce<Sum, THREADS, 1>(deviations);
-        if (thread < CLUSTER) {
-            const word_t word = __float_as_uint(mean) | static_cast<word_t>(__float_as_uint(squares)) << 32;
-            store_async_to_block(&block_moments[row][rank], thread, word, &arrived[row]);
-        }
+        if (my.edge >= 0) squares += square(float(edge) - mean);
+        const Moments moments = {mean, warp_reduce<Sum>(squares)};
+        if (thread % WARP == 0) of_warps[thread / WARP] = moments.word();
+        __syncthreads();
+        const Moments of_warp = Moments::from(of_warps[thread % WARPS]);
+        ring.send(row, my.rank, combine<WARPS>(of_warp, count, inverse_block).word());
     };
     const auto write = [&](int row) {
-        T* y_row = y_ptr + row_m(row) * N;
-        const Parts<T, ALIGNED> parts = parts_of(row);
-        mbarrier_wait(&arrived[row], 0);
-        const word_t word = block_moments[row][thread % CLUSTER];
-        const float block_mean = __uint_as_float(static_cast<unsigned>(word));
-        const float block_squares = __uint_as_float(static_cast<unsigned>(word >> 32));
-        const float count = count_of(thread % CLUSTER);
-        const float mean = warp_reduce<Sum, CLUSTER>(count * block_mean) / N;
-        const float distance = block_mean - mean;
-        const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
-        const float scale = rsqrtf(squares / N + eps);
+        const Moments moments = combine<CLUSTER>(Moments::from(ring.receive(row)), block_count, inverse_N);
+        const float mean = moments.mean, scale = rsqrtf(moments.squares * inverse_N + eps);
+        T* y_row = my.y_row(row);
         for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            const index_t at = head + begin + n;
-            if (!KEPT) {
-                load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n);
-                load_parameters<THREADS, ALIGNED>(bias, bias_ptr + at, columns - n);
-            }
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
-            store_tile<THREADS>(y_row + at, x, weight, bias, mean, scale, columns - n);
+            if (!KEPT) load_weights(n);
+            load_tile<THREADS>(x, x_shared + row % SLOTS * slice + n, columns - n);
+            store_tile<THREADS>(y_row + my.begin + n, x, weight, bias, mean, scale, columns - n);
         }
-        if (parts.edge >= 0 && rank == 0) {
-            const float centred = float(x_ptr[row_m(row) * stride_xm + parts.edge]) - mean;
-            y_row[parts.edge] =
-                T(centred * scale * float(weight_ptr[parts.edge]) + float(bias_ptr[parts.edge]));
+        if (my.edge >= 0) {
+            const float y = (float(old_edge) - mean) * scale * float(edge_weight) + float(edge_bias);
+            y_row[my.edge] = T(y);
         }
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
-    for (int row = 0; row <= rows; ++row) {
-        if (row < rows) reduce(row);
+    for (int row = 0; row <= my.rows; ++row) {
+        __syncthreads();  // all warps have written row - 2: its slot is free
+        if (thread == 0 && row >= 2) fetch(row - 2 + SLOTS);
+        old_edge = edge;
+        if (row < my.rows) reduce(row);
         if (row > 0) write(row - 1);
     }
 #endif

@@ -60,6 +60,21 @@ __device__ __forceinline__ void load_parameters(
     }
 }
 
+// windows[2, VEC, pitch] of weight and bias: each from column 0, 1, 2 ... on, for packed's unaligned rows.
+// Grid: ceil(N / THREADS) blocks for each of them.
+template <typename T, int THREADS>
+__global__ void norm_windows_kernel(
+    const T* weight_ptr, const T* bias_ptr, T* windows_ptr, index_t N, index_t pitch) {
+    constexpr int VEC = 16 / sizeof(T);
+    const unsigned blocks = static_cast<unsigned>((N + THREADS - 1) / THREADS);
+    const int parameter = blockIdx.x / blocks, n = blockIdx.x % blocks * THREADS + threadIdx.x;
+    if (n >= N) return;
+    const T value = (parameter == 0 ? weight_ptr : bias_ptr)[n];
+    for (int first = 0; first < VEC && first <= n; ++first) {
+        windows_ptr[(parameter * VEC + first) * pitch + n - first] = value;
+    }
+}
+
 // Number of columns in a cluster's slice at `begin`, of at most `most`, in a row of N.
 __device__ __forceinline__ int slice_columns(index_t N, index_t begin, int most) {
     return static_cast<int>(begin >= N ? 0 : N - begin < most ? N - begin : most);

@@ -1,15 +1,17 @@
 // rms_norm over rows: x[M,N], weight[N] -> y[M,N],
 //   y[m,n] = x[m,n] / sqrt(mean of x[m,n]^2 + eps) * weight[n]
 //
-// Variants; triton_impl/rms_norm.py has the first two under the same names. The last is in Gluon,
+// Variants; triton_impl/rms_norm.py has the first three under the same names. The last is in Gluon,
 // in triton_impl/gluon_cluster/. Its split exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
-//   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper
+//   packed   as onepass, but weights are loaded when they are needed: 128 KB
+//   cluster  the blocks of a cluster share rows, which TMA prefetches into their shared memory: Hopper
 #pragma once
 
 #include "hopper.cuh"
 #include "norm.cuh"
+#include "row_ring.cuh"
 
 template <typename T, int VEC>
 __device__ __forceinline__ float vec_squares(const Vec<T, VEC>& x) {
@@ -117,102 +119,114 @@ __launch_bounds__(THREADS, resident_threads<T>(ALIGNED, VECTORS) / THREADS) void
     if (at_edge >= 0) y_ptr[m * N + at_edge] = T(edge * scale * float(weight_ptr[at_edge]));
 }
 
-// ---- cluster -------------------------------------------------------------------------------------------
-// Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
-// them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
-// rows. A block reduces its slice of a row and sends the sum into the shared memory of all blocks. Then it
-// writes its slice of the previous row, whose sums have arrived meanwhile.
+// ---- packed --------------------------------------------------------------------------------------------
+// As onepass, for rows of up to 128 KB: x takes 32 of 64 registers, so weights are loaded vector by vector,
+// one vector ahead. Grid: one block per row.
 //
-// Room for 768 threads, or two blocks of 512: while one waits, the others work. 65536 / 768 = 85 registers,
-// allocated by eights: 80. The kernel takes 64, of which x and weight are 32.
+// The body of an unaligned row starts at any column, so its weights lie across 16-byte boundaries.
+// `windows`[VEC, pitch] holds them from column 0, 1, 2 ... on: one of these is aligned. If ALIGNED, it is the
+// weights themselves. Rows of x start as far from a boundary as y's.
+
+template <typename T, bool ALIGNED, int VECTORS, int THREADS>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void rms_norm_packed_kernel(
+    const T* x_ptr, const T* weight_ptr, const T* windows_ptr, T* y_ptr, index_t N, index_t stride_xm,
+    index_t pitch, float eps) {
+    constexpr int VEC = 16 / sizeof(T), STRIDE = THREADS * VEC;
+    const index_t m = blockIdx.x;
+    const T* x_row = x_ptr + m * stride_xm;
+    T* y_row = y_ptr + m * N;
+    const Parts<T, ALIGNED> parts(y_row, static_cast<int>(N), threadIdx.x);
+    const int first = threadIdx.x * VEC, columns = static_cast<int>(parts.body) - first;
+    const int at_edge = static_cast<int>(parts.edge);
+    const T* weights = windows_ptr + parts.head * pitch + first;
+    Packed<T, VEC> x[VECTORS], next[1];
+
+    load_tile<THREADS>(x, x_row + parts.head + first, columns);
+    const float edge = at_edge >= 0 ? float(x_row[at_edge]) : 0.0f;
+    const float squares = tile_squares(x) + square(edge);
+    load_tile<THREADS>(next, weights, columns);
+    const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
+#pragma unroll
+    for (int p = 0; p < VECTORS; ++p) {
+        const Packed<T, VEC> weight = next[0];
+        const int n = p * STRIDE;
+        if (p + 1 < VECTORS) load_tile<THREADS>(next, weights + n + STRIDE, columns - n - STRIDE);
+        store_vec_if(
+            n < columns, y_row + parts.head + first + n, scaled(x[p].unpack(), scale, weight.unpack()));
+    }
+    if (at_edge >= 0) y_row[at_edge] = T(edge * scale * float(weight_ptr[at_edge]));
+}
+
+// ---- cluster -------------------------------------------------------------------------------------------
+// For rows that are longer still. Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the
+// same `slice` columns of all of them, whose weights stay in registers. TMA loads slices into a ring in
+// shared memory: row_ring.cuh has the schedule. A block reduces its slice of a row and sends the sum to all
+// blocks. Then it writes its slice of the previous row, whose sums have arrived meanwhile.
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
-// on where a row starts between 16-byte boundaries: a cluster has every STEP-th row, and these start alike.
-// KEPT: a slice is one tile of THREADS * VECTORS vectors, so its weights stay in registers; else they are
-// loaded tile by tile. Rows of x start as far from a boundary as y's; slice is a multiple of VEC; BLOCK_M
-// <= 4.
+// on where a row starts between 16-byte boundaries: all rows of a cluster start alike. Rows of x start as far
+// from a boundary as y's; slice is a multiple of VEC.
+// SLOTS > 1: a slice is one tile of THREADS * VECTORS vectors. Else the weights are loaded tile by tile, and
+// BLOCK_M is 1.
 
-template <typename T, bool ALIGNED, bool KEPT, int VECTORS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
-    CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
-        const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
-        int BLOCK_M, float eps) {
+template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
+__global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
+    const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
+    int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC;
-    constexpr int MOST_ROWS = 4, STEP = ALIGNED ? 1 : VEC;
+    constexpr bool KEPT = SLOTS > 1;
     DYNAMIC_SHARED(T, x_shared);
-    __shared__ mbarrier_t full[MOST_ROWS], arrived[MOST_ROWS];
-    __shared__ unsigned long long block_sums[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
-    const int thread = threadIdx.x, rank = cluster_block_rank(), first = thread * VEC;
-    const index_t cluster = blockIdx.x / CLUSTER;
-    const index_t first_m = cluster / STEP * STEP * BLOCK_M + cluster % STEP;
-    const auto row_m = [&](int row) { return first_m + row * STEP; };
-    const index_t rows_left = (M - first_m + STEP - 1) / STEP;  // none or fewer for the last clusters
-    const int rows = static_cast<int>(rows_left < BLOCK_M ? rows_left : BLOCK_M);
-    const index_t begin = static_cast<index_t>(rank) * slice;
-    const auto parts_of = [&](int row) { return Parts<T, ALIGNED>(y_ptr + row_m(row) * N, N, thread); };
-    const index_t body = parts_of(0).body;  // as in every row
-    const int head = parts_of(0).head;      // as in the cluster's other rows
-    const int columns = slice_columns(body, begin, slice);
-
+    __shared__ RowRing<T, SLOTS, CLUSTER> ring;
+    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice, BLOCK_M);
+    const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
+    const auto fetch = [&](int row) {
+        if (row < my.rows) ring.fetch(row, x_shared, slice, my.x_row(row) + my.begin, columns);
+    };
     if (thread == 0) {
-        for (int row = 0; row < rows; ++row) {
-            mbarrier_init(&full[row], 1);
-            mbarrier_init(&arrived[row], 1);
-        }
-        mbarrier_init_fence();
-        const unsigned bytes = columns * sizeof(T);
-        for (int row = 0; row < rows; ++row) {
-            mbarrier_arrive_expect_bytes(&arrived[row], sizeof(block_sums[row]));
-            mbarrier_arrive_expect_bytes(&full[row], bytes);
-            if (bytes > 0) {
-                bulk_copy_to_shared(
-                    x_shared + row * slice, x_ptr + row_m(row) * stride_xm + head + begin, bytes, &full[row]);
-            }
-        }
+        ring.init();
+        for (int row = 0; row < SLOTS; ++row) fetch(row);
     }
     __syncthreads();
     cluster_arrive_relaxed();
     Packed<T, VEC> x[VECTORS], weight[VECTORS];
-    if (KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + head + begin + first, columns - first);
+    const auto load_weights = [&](int n) {
+        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + my.begin + n, columns - n);
+    };
+    if (KEPT) load_weights(first);
+    const T edge_weight = my.edge_of(weight_ptr);
+    T next_edge = my.x_edge(0), edge = next_edge, old_edge = edge;  // loaded a row ahead
+    const float inverse_N = 1.0f / N;
 
     const auto reduce = [&](int row) {
-        const index_t edge = rank == 0 ? parts_of(row).edge : -1;
-        float own = 0.0f;
-        if (edge >= 0) own = square(float(x_ptr[row_m(row) * stride_xm + edge]));
-        mbarrier_wait(&full[row], 0);
+        edge = next_edge;
+        next_edge = my.x_edge(row + 1);
+        ring.wait_for_slice(row);
+        float squares = square(float(edge));
         for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
-            own += tile_squares(x);
+            load_tile<THREADS>(x, x_shared + row % SLOTS * slice + n, columns - n);
+            squares += tile_squares(x);
         }
-        // Two calls by turns: the other one's barrier is between two uses of one call's shared memory.
-        const float squares =
-            row % 2 == 0 ? block_reduce<Sum, THREADS, 0>(own) : block_reduce<Sum, THREADS, 1>(own);
-        if (thread < CLUSTER) {
-            store_async_to_block(&block_sums[row][rank], thread, __float_as_uint(squares), &arrived[row]);
-        }
+        ring.send(row, my.rank, __float_as_uint(block_reduce<Sum, THREADS>(squares)));
     };
     const auto write = [&](int row) {
-        T* y_row = y_ptr + row_m(row) * N;
-        const Parts<T, ALIGNED> parts = parts_of(row);
-        mbarrier_wait(&arrived[row], 0);
-        const float part = __uint_as_float(static_cast<unsigned>(block_sums[row][thread % CLUSTER]));
-        const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(part) / N + eps);
+        const float squares = __uint_as_float(static_cast<unsigned>(ring.receive(row)));
+        const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(squares) * inverse_N + eps);
+        T* y_row = my.y_row(row);
         for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            const index_t at = head + begin + n;
-            if (!KEPT) load_parameters<THREADS, ALIGNED>(weight, weight_ptr + at, columns - n);
-            load_tile<THREADS>(x, x_shared + row * slice + n, columns - n);
-            store_tile<THREADS>(y_row + at, x, scale, weight, columns - n);
+            if (!KEPT) load_weights(n);
+            load_tile<THREADS>(x, x_shared + row % SLOTS * slice + n, columns - n);
+            store_tile<THREADS>(y_row + my.begin + n, x, scale, weight, columns - n);
         }
-        if (parts.edge >= 0 && rank == 0) {
-            const float edge = float(x_ptr[row_m(row) * stride_xm + parts.edge]);
-            y_row[parts.edge] = T(edge * scale * float(weight_ptr[parts.edge]));
-        }
+        if (my.edge >= 0) y_row[my.edge] = T(float(old_edge) * scale * float(edge_weight));
     };
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
-    for (int row = 0; row <= rows; ++row) {
-        if (row < rows) reduce(row);
+    for (int row = 0; row <= my.rows; ++row) {
+        __syncthreads();  // all warps have written row - 2: its slot is free
+        if (thread == 0 && row >= 2) fetch(row - 2 + SLOTS);
+        old_edge = edge;
+        if (row < my.rows) reduce(row);
         if (row > 0) write(row - 1);
     }
 #endif

@@ -1,9 +1,10 @@
 // softmax over rows: x[M,N] -> y[M,N],  y[m,n] = exp(x[m,n] - max_m) / sum_n exp(x[m,n] - max_m)
 //
-// Variants; triton_impl/softmax.py has the first three under the same names, and gluon_cluster/ beside it has
+// Variants; triton_impl/softmax.py has the first four under the same names, and gluon_cluster/ beside it has
 // cluster, in registers. ring is not written in Triton here; its `gluon` has a ring without TMA:
 //   online   below: a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 32768 columns
+//   packed   as onepass, but 16-bit elements stay in half as many registers: 128 KB
 //   split    several blocks share a row and exchange partial sums through global memory: long rows, any GPU
 //   cluster  the blocks of a cluster share a row, which stays in their shared memory: Hopper
 //   ring     as split, and TMA prefetches the next chunks into shared memory: Hopper

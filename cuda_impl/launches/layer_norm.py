@@ -8,6 +8,7 @@ from cuda_impl.launches import norm
 
 OP, EPS = "layer_norm", 1e-5
 ONLINE, ONEPASS, CLUSTER = norm.online_kernel(OP), norm.onepass_kernel(OP), norm.cluster_kernel(OP)
+PACKED = norm.packed_kernels(OP)
 
 
 @variant(OP, "online", kernels=[ONLINE], level="tiled", algorithm="row read twice: moments, output")
@@ -20,6 +21,12 @@ def online(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
 def onepass(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
     """The row stays in registers: up to 64 KB."""
     return norm.onepass(OP, ONEPASS, eps, x, weight=weight, bias=bias)
+
+
+@variant(OP, "packed", kernels=PACKED, level="tiled")
+def packed(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
+    """The row stays in registers, and weights are loaded when they are needed: up to 128 KB."""
+    return norm.packed_rows(OP, PACKED, eps, x, weight=weight, bias=bias)
 
 
 @variant(OP, "cluster", kernels=[CLUSTER], level="hopper", requires="sm_90")

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from compare.arguments import check_norm
-from cuda_impl.buffers import Tensor, empty_like
-from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64
+from compare.device import multiprocessors
+from cuda_impl.buffers import Tensor, empty, empty_like
+from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64
 from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, packed, vector
 
 ONLINE_THREADS = (256, 512, 1024)
@@ -74,51 +75,88 @@ def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
     return Plan(y, Launch(kernel, ceil_div(M, BLOCK_M), THREADS, args))
 
 
-FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
-CLUSTER_VECTORS = 4
+WINDOWS_THREADS = 256
+PACKED_SHAPES = ((4, 128), (8, 128), (8, 256), (8, 512), (8, 1024))
+"""VECTORS and THREADS."""
+
+
+def packed_kernels(op: str) -> list[Kernel]:
+    """The kernel, and the one that makes windows of the weights."""
+    return [
+        Kernel(op + "_packed_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=(True, False), SHAPE=PACKED_SHAPES),
+        Kernel(f"norm_windows_kernel<{{T}}, {WINDOWS_THREADS}>"),
+    ]
+
+
+def packed_rows(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters: Tensor) -> Plan:
+    check_norm(op, x, **parameters)
+    x = as_output(contiguous_rows(x))
+    y, (M, N), VEC = empty_like(x), x.shape, vector(x)
+    vectors, ALIGNED = ceil_div(N, VEC), in_vectors(x)
+    SHAPE = next((each for each in PACKED_SHAPES if vectors <= each[0] * each[1]), None)
+    if SHAPE is None:
+        most = PACKED_SHAPES[-1][0] * PACKED_SHAPES[-1][1] * VEC
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
+    weights, pitch = [*map(packed, parameters.values())], vectors * VEC
+    windows: list[Argument] = [*weights]
+    launches = []
+    if not ALIGNED:
+        of_all = empty((len(weights), VEC, pitch), x.dtype, x.device)
+        windows = [Offset(of_all, p * VEC * pitch * x.element_size()) for p in range(len(weights))]
+        blocks = ceil_div(N, WINDOWS_THREADS) * len(weights)
+        args = (weights[0], weights[-1], of_all, *int64(N, pitch))
+        launches.append(Launch(kernels[1](x.dtype), blocks, WINDOWS_THREADS, args))
+    sizes = (*int64(N, x.stride(0), pitch), np.float32(eps))
+    kernel = kernels[0](x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
+    return Plan(y, *launches, Launch(kernel, M, SHAPE[1], (x, *weights, *windows, y, *sizes)))
+
+
+ClusterShape = tuple[int, int, int, int, int]
+"""SLOTS, BLOCKS, VECTORS, THREADS and CLUSTER."""
 MOST_SLICE_VECTORS = 208 * 1024 // 16
-MOST_OF_128 = 64  # blocks of 128 threads that hold a row in registers
+ROWS_OF_A_CLUSTER = 3
+ROWS_OF_UNALIGNED = 20
+"""More, as to load weights across 16-byte boundaries takes longer."""
 
 
-def cluster_shapes(T: torch.dtype) -> Iterator[tuple[int, int]]:
-    """The choices of THREADS and CLUSTER."""
-    yield from dict.fromkeys(map(cluster_shape, range(1, MOST_OF_128 + 2)))
-
-
-def kept(T: torch.dtype, SHAPE: tuple[int, int], ALIGNED: bool) -> tuple[bool, ...]:
-    """Whether weights stay in registers; in the shape of longer rows it depends on their length."""
-    return (True, False) if cluster_shape(MOST_OF_128 + 1) == SHAPE else (True,)
-
-
-def cluster_shape(of_128: int) -> tuple[int, int]:
-    """THREADS and CLUSTER for rows that ``of_128`` blocks of 128 threads hold."""
-    CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
-    return 128 if of_128 <= 4 else 512 if 32 < of_128 <= MOST_OF_128 else 256, CLUSTER
+def cluster_shape(op: str, vectors: int, ALIGNED: bool) -> ClusterShape:
+    """Those for rows of ``vectors`` vectors: several blocks per multiprocessor if they hold the row."""
+    # layer_norm's threads have a bias too: the same columns in half as many, with twice the registers.
+    wide = (3, 2, 8, 256) if op == "layer_norm" else (3, 2, 4, 512)
+    shapes: list[ClusterShape] = [(4, 6, 4, 128, 2), (4, 3, 4, 256, 2), (4, 3, 4, 256, 4)]
+    shapes += [(*(wide if ALIGNED else (4, 3, 4, 256)), CLUSTER) for CLUSTER in (4, 8, 16)]
+    shapes += [(3, 1, 8, 512, 16)]
+    return next((each for each in shapes if vectors <= each[2] * each[3] * each[4]), (1, 1, 8, 512, 16))
 
 
 def cluster_kernel(op: str) -> Kernel:
-    template = op + "_cluster_kernel<{T}, {ALIGNED}, {KEPT}, 4, {SHAPE}>"
-    return Kernel(template, SHAPE=cluster_shapes, ALIGNED=(True, False), KEPT=kept)
+    def shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[ClusterShape]:
+        yield from dict.fromkeys(cluster_shape(op, 1 << log2, ALIGNED) for log2 in range(18))
+
+    template = op + "_cluster_kernel<{T}, {ALIGNED}, {SHAPE}>"
+    return Kernel(template, ALIGNED=(True, False), SHAPE=shapes)
 
 
 def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
     x = as_output(contiguous_rows(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    vectors = ceil_div(N, VEC)
-    of_128 = ceil_div(vectors, 128 * CLUSTER_VECTORS)  # blocks of 128 threads needed
-    THREADS, CLUSTER = SHAPE = cluster_shape(of_128)
+    vectors, ALIGNED = ceil_div(N, VEC), in_vectors(x)
+    SLOTS, BLOCKS, _, THREADS, CLUSTER = SHAPE = cluster_shape(op, vectors, ALIGNED)
     slice_vectors = ceil_div(vectors, CLUSTER)
     if slice_vectors > MOST_SLICE_VECTORS:
         most = CLUSTER * MOST_SLICE_VECTORS * VEC
         raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
-    ALIGNED, KEPT = in_vectors(x), of_128 <= MOST_OF_128
-    # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
-    BLOCK_M = 1 if M < FEW_ROWS or not KEPT else 4 if slice_vectors <= 512 else 2
-    groups = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
-    split = int32(slice_vectors * VEC, BLOCK_M)
-    sizes = int64(M, N, x.stride(0))
-    args = (x, *map(packed, parameters.values()), y, *sizes, *split, np.float32(eps))
-    shared_bytes = BLOCK_M * slice_vectors * 16
-    kernel = run(x.dtype, ALIGNED=ALIGNED, KEPT=KEPT, SHAPE=SHAPE)
-    return Plan(y, Launch(kernel, groups * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
+    # A cluster is within a GPC, so not all multiprocessors have a part in one.
+    resident = BLOCKS * max(1, multiprocessors(x.device) * 7 // 8 // CLUSTER)
+    BLOCK_M = max(1, ceil_div(M, resident))  # persistent: best where 16 blocks start together
+    if CLUSTER < 16 or not ALIGNED:
+        BLOCK_M = min(BLOCK_M, ROWS_OF_A_CLUSTER if ALIGNED else ROWS_OF_UNALIGNED)
+    if SLOTS == 1:
+        BLOCK_M = 1
+    clusters = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
+    sizes = (*int64(M, N, x.stride(0)), *int32(slice_vectors * VEC, BLOCK_M), np.float32(eps))
+    args = (x, *map(packed, parameters.values()), y, *sizes)
+    kernel = run(x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
+    shared_bytes = SLOTS * slice_vectors * 16
+    return Plan(y, Launch(kernel, clusters * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))

@@ -73,6 +73,25 @@ def onepass(x: Tensor) -> Plan:
     return Plan(y, Launch(run, ceil_div(M, BLOCK_M), THREADS, (x, y, *int64(M, N, x.stride(0)))))
 
 
+PACKED_SHAPES = ((4, 128), (8, 128), (8, 256), (8, 512), (8, 1024))
+"""VECTORS and THREADS."""
+PACKED = Kernel("softmax_packed_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=(True, False), SHAPE=PACKED_SHAPES)
+
+
+@variant("softmax", "packed", kernels=[PACKED], level="tiled", algorithm="row in registers as loaded")
+def packed(x: Tensor) -> Plan:
+    """The row stays in registers as loaded: up to 128 KB."""
+    x = as_output(checked(x))
+    y, (M, N) = empty_like(x), x.shape
+    vectors = ceil_div(N, vector(x))
+    SHAPE = next((each for each in PACKED_SHAPES if vectors <= each[0] * each[1]), None)
+    if SHAPE is None:
+        most = PACKED_SHAPES[-1][0] * PACKED_SHAPES[-1][1] * vector(x)
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
+    run = PACKED(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
+    return Plan(y, Launch(run, M, SHAPE[1], (x, y, *int64(N, x.stride(0)))))
+
+
 def check_chunks(N: int, chunks: int, blocks: int, BLOCK_N: int) -> None:
     """Raise NotImplementedError for rows of more chunks than there are resident blocks."""
     if chunks > blocks:

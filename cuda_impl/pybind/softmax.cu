@@ -90,6 +90,45 @@ static py::object onepass(py::object x_object) {
     return y.object;
 }
 
+static Tensor dense(const Tensor& x) {
+    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+}
+
+// x if its rows start as far from 16-byte boundaries as y's; else a copy.
+static Tensor as_output(const Tensor& x) {
+    const bool fits = x.address() % 16 == 0 && (x.stride(0) - x.shape(1)) * x.element_size() % 16 == 0;
+    return fits ? x : dense(x);
+}
+
+template <typename T, bool ALIGNED, int VECTORS, int THREADS>
+static void launch_packed(const Tensor& x, const Tensor& y) {
+    launch(
+        x, {x.shape(0), THREADS}, softmax_packed_kernel<T, ALIGNED, VECTORS, THREADS>, x.data<T>(),
+        y.data<T>(), x.shape(1), x.stride(0));
+}
+
+// The row stays in registers as loaded: up to 128 KB.
+static py::object packed(py::object x_object) {
+    const Tensor x = as_output(checked(x_object)), y = x.empty_like();
+    const std::int64_t N = x.shape(1);
+    if (y.numel() == 0) return y.object;
+    dispatch_aligned(x, [&](auto zero, auto ALIGNED_) {
+        using T = decltype(zero);
+        constexpr bool ALIGNED = ALIGNED_;
+        constexpr int VEC = 16 / sizeof(T), MOST = 8 * 1024 * VEC;
+        const std::int64_t vectors = ceil_div(N, VEC);
+        if (vectors <= 4 * 128) return launch_packed<T, ALIGNED, 4, 128>(x, y);
+        if (vectors <= 8 * 128) return launch_packed<T, ALIGNED, 8, 128>(x, y);
+        if (vectors <= 8 * 256) return launch_packed<T, ALIGNED, 8, 256>(x, y);
+        if (vectors <= 8 * 512) return launch_packed<T, ALIGNED, 8, 512>(x, y);
+        if (vectors <= 8 * 1024) return launch_packed<T, ALIGNED, 8, 1024>(x, y);
+        not_taken(
+            "N=" + std::to_string(N) + ": registers hold rows of up to " + std::to_string(MOST) +
+            " such columns");
+    });
+    return y.object;
+}
+
 static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t blocks, int BLOCK_N) {
     if (chunks <= blocks) return;
     not_taken(
@@ -116,16 +155,6 @@ static py::object split(py::object x_object) {
             x.stride(0), int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
-}
-
-static Tensor dense(const Tensor& x) {
-    return Tensor(x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
-}
-
-// x if its rows start as far from 16-byte boundaries as y's; else a copy.
-static Tensor as_output(const Tensor& x) {
-    const bool fits = x.address() % 16 == 0 && (x.stride(0) - x.shape(1)) * x.element_size() % 16 == 0;
-    return fits ? x : dense(x);
 }
 
 // x with 16-byte aligned rows; a copy if they are not.
@@ -203,6 +232,7 @@ static py::object ring(py::object x_object) {
 PYBIND11_MODULE(softmax, m) {
     m.def("online", &online);
     m.def("onepass", &onepass);
+    m.def("packed", &packed);
     m.def("split", &split);
     m.def("cluster", &cluster);
     m.def("ring", &ring);
