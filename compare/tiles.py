@@ -3,7 +3,7 @@
 ``c[M,N] = a[M,K] @ b[K,N]`` in 16 bits.  A block multiplies its tile of c in steps of 64 terms, after a time
 to start and before one to store; with more tiles than multiprocessors it does so several times (waves):
 
-    step    = (tile.step_us, bytes that all running blocks load a step / L2), the norm of power 2.6
+    step    = (tile.step_us, bytes that all running blocks load a step / L2), the norm of power 4
     compute = LAUNCH_US + waves * (steps * step + tile.tile_us)
     memory  = START_US + bytes of a, b and c / DRAM
     time    = (compute, memory), the norm of power OVERLAP: the two overlap, but not wholly
@@ -66,7 +66,7 @@ def predicted_us(
     costs = [machine.UNALIGNED if line % LINE else 1.0 for line in lines]
     elements = min(M, tile.BLOCK_M) / tile.CLUSTER_N * costs[0] + min(N, tile.BLOCK_N) * costs[1]
     loaded = min(clusters, room) * together * elements * BLOCK_K * 2
-    step = math.pow(tile.step_us**2.6 + (loaded / machine.L2) ** 2.6, 1 / 2.6)
+    step = (tile.step_us**4 + (loaded / machine.L2) ** 4) ** 0.25
     compute = machine.LAUNCH_US + math.ceil(clusters / room) * (steps * step + tile.tile_us)
     memory = machine.START_US + 2 * (M * K + K * N + M * N) / machine.DRAM
     return math.pow(compute**machine.OVERLAP + memory**machine.OVERLAP, 1 / machine.OVERLAP)
@@ -77,9 +77,9 @@ def fastest(
 ) -> Tile:
     """The tile with the least predicted time, of those with a step for each block that divides the terms.
 
-    A tile of more than twice M rows is left out, if there is a smaller one.
+    Tiles are left out that are much higher than M, if there is a smaller one that holds all rows.
     """
-    most = max(2 * M, min(tile.BLOCK_M for tile in tiles))
+    most = max(1.4 * M, min((tile.BLOCK_M for tile in tiles if tile.BLOCK_M >= M), default=0))
     possible = [
         tile for tile in tiles if most >= tile.BLOCK_M and max(1, math.ceil(K / BLOCK_K)) >= tile.SPLIT
     ]
