@@ -19,7 +19,7 @@ Asked = tuple[str, tuple[int, ...]]
 """A parameter and the values to try; none: all declared ones."""
 Values = tuple[tuple[str, int], ...]
 
-MOST = 32
+MOST = 64
 """Most rows added: each has its own process, and every round samples all of them."""
 
 

@@ -449,7 +449,6 @@ SPLIT_K_TILES = (
     Tile(112, 128, 6, 1, 1, step_us=0.344, tile_us=0.36),
     Tile(128, 64, 8, 2, 1, step_us=0.227, tile_us=0.45),
     Tile(128, 64, 9, 1, 4, step_us=0.139, tile_us=2.40),
-    Tile(128, 128, 6, 1, 1, step_us=0.362, tile_us=0.45),
     Tile(128, 128, 6, 2, 1, step_us=0.374, tile_us=0.67),
     Tile(128, 128, 7, 1, 2, step_us=0.362, tile_us=2.79),
     Tile(128, 192, 4, 1, 1, step_us=0.487, tile_us=0.77),

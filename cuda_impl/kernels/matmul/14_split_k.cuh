@@ -1,4 +1,4 @@
-// matmul, level 14, split_k. Change: the operands change places, c^T = b^T a^T. wgmma's 64 rows are columns
+// matmul, level 14, split_k. Change: the operands are exchanged, c^T = b^T a^T. wgmma's 64 rows are columns
 // of b, and its 8 to 256 columns are rows of a: a tile of c has 64, 128 or 192 columns and any multiple of 16
 // rows. So there is one that leaves few multiprocessors idle. For M = 777, N = 4096 tma_store has 128 tiles
 // of 128 x 256, an eighth of them empty. Here 128 tiles of 208 x 128 have 19% less work each: 39 us, not 46
