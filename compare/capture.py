@@ -183,9 +183,10 @@ def _triton_records(untuned: bool) -> Iterator[None]:
     tune = Autotuner.run
 
     def autotuned(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if untuned:
+        if untuned and len(self.configs) > 1:
             first = copy.copy(self)
-            first.configs = self.configs[:1]
+            first.nargs = dict(zip(self.arg_names, args, strict=False))
+            first.configs = first.prune_configs(kwargs)[:1]
             return tune(first, *args, **kwargs)
         if len(self.configs) > 1:
             raise NotImplementedError(

@@ -108,6 +108,11 @@ def test_an_autotuned_kernel_is_not_guessed_at() -> None:
     assert isinstance(launch, TritonLaunch)
     assert launch.arguments["BLOCK"] == 64
 
+    tuned.early_config_prune = lambda configs, named, **_: [c for c in configs if named["N"] and c != configs[0]]
+    (launch,) = capture.capture(written(run), ADD, ADD.cases.default, "sm_80", untuned=True)
+    assert isinstance(launch, TritonLaunch)
+    assert launch.arguments["BLOCK"] == 128, "the first that is left after pruning, as in the interpreter"
+
 
 def test_the_captured_architecture_decides_how_many_multiprocessors_there_are() -> None:
     seen = []
