@@ -72,15 +72,19 @@ def predicted_us(
     return math.pow(compute**machine.OVERLAP + memory**machine.OVERLAP, 1 / machine.OVERLAP)
 
 
+def possible(tiles: Sequence[Tile], M: int, K: int) -> list[Tile]:
+    """Tiles with a step for each block that divides the terms.
+
+    Those are left out that are much higher than M, if there is a smaller one that holds all rows.
+    """
+    most = max(1.4 * M, min((tile.BLOCK_M for tile in tiles if tile.BLOCK_M >= M), default=0))
+    return [tile for tile in tiles if most >= tile.BLOCK_M and max(1, math.ceil(K / BLOCK_K)) >= tile.SPLIT]
+
+
 def fastest(
     machine: Machine, tiles: Sequence[Tile], M: int, N: int, K: int, lines: tuple[int, int], processors: int
 ) -> Tile:
-    """The tile with the least predicted time, of those with a step for each block that divides the terms.
-
-    Tiles are left out that are much higher than M, if there is a smaller one that holds all rows.
-    """
-    most = max(1.4 * M, min((tile.BLOCK_M for tile in tiles if tile.BLOCK_M >= M), default=0))
-    possible = [
-        tile for tile in tiles if most >= tile.BLOCK_M and max(1, math.ceil(K / BLOCK_K)) >= tile.SPLIT
-    ]
-    return min(possible, key=lambda tile: predicted_us(machine, tile, M, N, K, lines, processors))
+    """The possible tile with the least predicted time."""
+    return min(
+        possible(tiles, M, K), key=lambda tile: predicted_us(machine, tile, M, N, K, lines, processors)
+    )
