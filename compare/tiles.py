@@ -75,7 +75,8 @@ def predicted_us(
 def possible(tiles: Sequence[Tile], M: int, K: int) -> list[Tile]:
     """Tiles with a step for each block that divides the terms.
 
-    Those are left out that are much higher than M, if there is a smaller one that holds all rows.
+    Tiles higher than 1.4 * M are left out: most of them would be empty, and a lower one holds all rows.  The
+    lowest of these stays.
     """
     most = max(1.4 * M, min((tile.BLOCK_M for tile in tiles if tile.BLOCK_M >= M), default=0))
     return [tile for tile in tiles if most >= tile.BLOCK_M and max(1, math.ceil(K / BLOCK_K)) >= tile.SPLIT]

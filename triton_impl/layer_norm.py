@@ -152,8 +152,9 @@ def layer_norm_packed_kernel(
     """Grid: one program per row, whose body stays in registers as loaded: TILES tiles of BLOCK_N words.
 
     Registers then hold twice as many 16-bit elements, and weights are loaded tile by tile.  64 registers per
-    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  windows[VEC, body] has the
-    weights from column 0, 1, 2 ... on, so that one row of it is aligned to the body.
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  Tiles from the KEPT-th on
+    are loaded again, from the L2.  windows[VEC, body] has the weights from column 0, 1, 2 ... on, so that one
+    row of it is aligned to the body.
     """
     PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     m = tl.program_id(0).to(tl.int64)
@@ -387,7 +388,7 @@ def onepass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: floa
 
 @implementation("layer_norm", "triton.packed", level="tiled")
 def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
-    """The row stays in registers as loaded: up to 65536 columns of 16 bits, or 32768 of 32."""
+    """The row stays in registers as loaded: up to 131072 columns of 16 bits, or 65536 of 32."""
     return norm.packed(layer_norm_packed_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 

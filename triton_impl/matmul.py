@@ -421,7 +421,7 @@ def matmul_add_kernel(
 ):  # fmt: skip
     """Grid: one program per BLOCK elements of c.  Adds sums[SPLIT,elements] in order.
 
-    OVERLAP: programmatic dependent launch, so that its launch takes no time after the sums are stored.
+    OVERLAP: programmatic dependent launch: it may start before the kernel that stores the sums has ended.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     if OVERLAP:

@@ -1,6 +1,6 @@
 """What layer_norm and rms_norm share, in Triton: 16-bit elements by twos, and the launches of their kernels.
 
-The kernels are in ``layer_norm.py`` and ``rms_norm.py``.
+The kernels are in ``layer_norm.py`` and ``rms_norm.py``.  softmax's ``packed`` uses the tiles of words.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def narrow(elements, DTYPE: tl.constexpr):
 
 @triton.jit
 def windows_kernel(weight_ptr, bias_ptr, windows_ptr, body, BLOCK_N: tl.constexpr):
-    """windows[2, VEC, body] of weight and bias: `body` columns of each, from column 0, 1, 2 ... on.
+    """windows[P, VEC, body]: ``body`` columns from column 0, 1, 2 ... on, of weight and bias or weight alone.
 
-    Rows that do not start on 16 bytes have their body at column 0 to VEC - 1: each finds weights that are
-    aligned to it.  Grid: a program per BLOCK_N columns of a window.
+    A row that does not start on 16 bytes has its body at one of the columns 0 to VEC - 1, and finds a window
+    that is aligned to it.  Grid: one program per BLOCK_N columns of a window.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     first, parameter = tl.program_id(1), tl.program_id(2)
@@ -120,7 +120,7 @@ def windows_kernel(weight_ptr, bias_ptr, windows_ptr, body, BLOCK_N: tl.constexp
 
 
 def windows(parameters: tuple[torch.Tensor, ...], VEC: int, body: int) -> tuple[torch.Tensor, ...]:
-    """For each parameter ``windows[VEC, body]``; itself if rows are aligned."""
+    """For each parameter[N] its ``windows[VEC, body]``; the parameter itself if VEC is 1."""
     if VEC == 1:
         return parameters
     out = parameters[0].new_empty((len(parameters), VEC, body))
@@ -151,8 +151,10 @@ def tile_of(tiles, t: tl.constexpr, words_ptr, count, other, BLOCK_N: tl.constex
 
 
 def vec_of_narrow(x: torch.Tensor) -> int:
-    """VEC of 16-bit elements.  Weights are not aligned to the body: 32-bit ones need no vectors, as
-    neighbouring threads access 128 bytes at a time anyway."""
+    """`vec` of 16-bit elements; 1 of 32-bit ones.
+
+    Where weights are not aligned to the body, 32-bit loads one by one are as good: a warp's are 128 bytes.
+    """
     return vec(x) if x.element_size() == 2 else 1
 
 
@@ -234,6 +236,7 @@ TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: t
 
 
 PACKED_BYTES = 1 << 18
+"""Of a row: twice what KEPT tiles hold."""
 
 
 def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:

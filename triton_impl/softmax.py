@@ -110,7 +110,8 @@ def softmax_packed_kernel(
     """Grid: one program per row, whose body stays in registers as loaded: TILES tiles of BLOCK_N words.
 
     Registers then hold twice as many 16-bit elements; exponentials are computed twice.  64 registers per
-    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  NOTHING: a word of -inf.
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.  Tiles from the KEPT-th on
+    are loaded again, from the L2.  NOTHING: a word of -inf.
     """
     PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     m = tl.program_id(0).to(tl.int64)
@@ -350,7 +351,7 @@ NOTHING = {torch.float32: -0x00800000, torch.float16: -0x03FF0400, torch.bfloat1
 
 @implementation("softmax", "triton.packed", level="tiled")
 def packed(x: torch.Tensor) -> torch.Tensor:
-    """The row stays in registers as loaded: up to 65536 columns of 16 bits, or 32768 of 32."""
+    """The row stays in registers as loaded: up to 131072 columns of 16 bits, or 65536 of 32."""
     x = checked(x)
     (M, N), size = x.shape, x.element_size()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)

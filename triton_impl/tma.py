@@ -33,10 +33,10 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
 
 @triton.jit(do_not_specialize=["stride_ym"])
 def copy_rows_kernel(x_ptr, y_ptr, N, stride_xm, stride_ym, BLOCK: tl.constexpr):
-    """Grid: one program per BLOCK elements of a row of x[M,N], row by row.
+    """Copies x[M,N] to y[M,N].  Grid: one program per BLOCK elements of a row, row by row.
 
-    Specialised, stride_ym would tell that rows of y are aligned.  A thread then has eight neighbours for one
-    store, but loads them one by one, uncoalesced: 67 us, not 21.
+    stride_ym is not specialised, because the compiler would see that rows of y are aligned.  A thread would
+    then have eight neighbours for one store, but load them one by one, uncoalesced: 67 us, not 21.
     """
     parts = tl.cdiv(N, BLOCK)
     m = (tl.program_id(0) // parts).to(tl.int64)
@@ -45,9 +45,10 @@ def copy_rows_kernel(x_ptr, y_ptr, N, stride_xm, stride_ym, BLOCK: tl.constexpr)
 
 
 def rows_for_tma(x: torch.Tensor) -> torch.Tensor:
-    """``x[M,N]`` as `for_tma`; rows of a copy start on lines of 128 bytes: a TMA box touches no further one.
+    """``x[M,N]`` as `for_tma`; rows of a copy start on lines of 128 bytes, the fewest lines for a TMA box.
 
-    The kernel takes half as long as ``copy_`` where rows start anywhere: 21 us, not 42, of 4099 x 4097, H200.
+    The kernel takes half as long as ``copy_`` where rows start anywhere: 21 us, not 42, for 16-bit elements,
+    4099 x 4097, on an H200.
     """
     M, N = x.shape
     vector, line = 16 // x.element_size(), 128 // x.element_size()

@@ -1,8 +1,8 @@
 // layer_norm over rows: x[M,N], weight[N], bias[N] -> y[M,N],
 //   y[m,n] = (x[m,n] - mean_m) / sqrt(variance_m + eps) * weight[n] + bias[n]
 //
-// Variants; triton_impl/layer_norm.py has the first three under the same names. The last is in Gluon,
-// in triton_impl/gluon_cluster/. Its split exchanges partial sums through global memory instead.
+// Variants; triton_impl/layer_norm.py has the first three under the same names, and gluon_cluster/ beside it
+// has cluster. Triton's split, not written in CUDA, exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   packed   as onepass, but weights are loaded when they are needed: 128 KB
@@ -186,9 +186,10 @@ __launch_bounds__(THREADS, resident_threads(VECTORS, THREADS) / THREADS) void la
 // As onepass, for rows of up to 128 KB: x takes 32 of 64 registers, so weight and bias are loaded vector by
 // vector, one vector ahead. Grid: one block per row.
 //
-// The body of an unaligned row starts at any column, so these lie across 16-byte boundaries.
-// `windows` and `bias_windows`[VEC, pitch] hold them from column 0, 1, 2 ... on: one of these is aligned. If
-// ALIGNED, they are weight and bias themselves. Rows of x start as far from a boundary as y's.
+// The body of an unaligned row starts at any column, so its weights lie across 16-byte boundaries.
+// `windows`[VEC, pitch] has copies of them from column 0, 1, 2 ... on, of which one is aligned to the body;
+// `bias_windows` likewise. If ALIGNED, they are weight and bias themselves. Rows of x start as far from a
+// boundary as y's.
 
 template <typename T, bool ALIGNED, int VECTORS, int THREADS>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void layer_norm_packed_kernel(
@@ -238,9 +239,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void layer_norm_packed_ker
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
 // on where a row starts between 16-byte boundaries: all rows of a cluster start alike. Rows of x start as far
-// from a boundary as y's; slice is a multiple of VEC.
-// SLOTS > 1: a slice is one tile of THREADS * VECTORS vectors. Else the weights are loaded tile by tile, and
-// BLOCK_M is 1.
+// from a boundary as y's; slice is a multiple of VEC. BLOCKS fit on a multiprocessor: while one waits, the
+// others work. SLOTS > 1: a slice is at most one tile of THREADS * VECTORS vectors. SLOTS == 1: it is several
+// tiles, whose weights are loaded tile by tile, and BLOCK_M is 1.
 
 // Mean, and the sum of squared deviations from it.
 struct Moments {
@@ -293,7 +294,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_nor
     const T edge_weight = my.edge_of(weight_ptr), edge_bias = my.edge_of(bias_ptr);
     T next_edge = my.x_edge(0), edge = next_edge, old_edge = edge;  // loaded a row ahead
 
-    // Elements of each block, of each warp and of this thread's; a row's edges are the first warp's.
+    // Numbers of elements: of the block and the warp whose moments this lane combines, and, as inverses, of
+    // this thread's own warp and block. A row's edges are the first warp's.
     const float block_count = my.count_of(thread % CLUSTER);
     const auto warp_count = [&](int warp) {
         const int last = min(max(columns % (THREADS * VEC) - warp * WARP * VEC, 0), WARP * VEC);

@@ -39,6 +39,7 @@ struct BiasGelu {
         return make_float2(gelu(x + bias.x), gelu(y + bias.y));
     }
 
+    // The same of one column, for sums that are transposed.
     template <typename Index>
     __device__ __forceinline__ float of_one(Index n, Index N) const {
         return n < N ? float(bias_ptr[n]) : 0.0f;
@@ -77,7 +78,7 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(
 }
 
 // ---- fused -----------------------------------------------------------------------------------------------
-// Grid: as matmul's split_k. A consumer loads its tile's biases while its last wgmma is in flight.
+// Grid: as matmul's split_k. A thread loads the biases of its columns after a tile's last wgmma.
 
 template <
     typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_N,

@@ -1,4 +1,5 @@
-// What layer_norm and rms_norm share: access to a row's vectors, and how many threads are resident.
+// What layer_norm and rms_norm share: access to the vectors of a row and of its weights, copies of weights
+// that are aligned to unaligned rows, and how many threads are resident.
 //
 // Rows of x are stride_xm elements apart; weight, bias and y are contiguous. ALIGNED: every row is whole
 // 16-byte vectors, aligned; else common.cuh's Parts says which elements of a row are.
@@ -60,8 +61,9 @@ __device__ __forceinline__ void load_parameters(
     }
 }
 
-// windows[2, VEC, pitch] of weight and bias: each from column 0, 1, 2 ... on, for packed's unaligned rows.
-// Grid: ceil(N / THREADS) blocks for each of them.
+// windows[P, VEC, pitch]: copies of P parameters, weight and bias or weight alone, from column 0, 1 ... on.
+// For packed's unaligned rows: each finds weights that are aligned to its body. Grid: ceil(N / THREADS)
+// blocks per parameter.
 template <typename T, int THREADS>
 __global__ void norm_windows_kernel(
     const T* weight_ptr, const T* bias_ptr, T* windows_ptr, index_t N, index_t pitch) {

@@ -1,8 +1,8 @@
 // rms_norm over rows: x[M,N], weight[N] -> y[M,N],
 //   y[m,n] = x[m,n] / sqrt(mean of x[m,n]^2 + eps) * weight[n]
 //
-// Variants; triton_impl/rms_norm.py has the first three under the same names. The last is in Gluon,
-// in triton_impl/gluon_cluster/. Its split exchanges partial sums through global memory instead.
+// Variants; triton_impl/rms_norm.py has the first three under the same names, and gluon_cluster/ beside it
+// has cluster. Triton's split, not written in CUDA, exchanges partial sums through global memory instead.
 //   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   packed   as onepass, but weights are loaded when they are needed: 128 KB
@@ -124,8 +124,8 @@ __launch_bounds__(THREADS, resident_threads<T>(ALIGNED, VECTORS) / THREADS) void
 // one vector ahead. Grid: one block per row.
 //
 // The body of an unaligned row starts at any column, so its weights lie across 16-byte boundaries.
-// `windows`[VEC, pitch] holds them from column 0, 1, 2 ... on: one of these is aligned. If ALIGNED, it is the
-// weights themselves. Rows of x start as far from a boundary as y's.
+// `windows`[VEC, pitch] has copies of them from column 0, 1, 2 ... on, of which one is aligned to the body.
+// If ALIGNED, it is the weights themselves. Rows of x start as far from a boundary as y's.
 
 template <typename T, bool ALIGNED, int VECTORS, int THREADS>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rms_norm_packed_kernel(
@@ -165,9 +165,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rms_norm_packed_kerne
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
 // on where a row starts between 16-byte boundaries: all rows of a cluster start alike. Rows of x start as far
-// from a boundary as y's; slice is a multiple of VEC.
-// SLOTS > 1: a slice is one tile of THREADS * VECTORS vectors. Else the weights are loaded tile by tile, and
-// BLOCK_M is 1.
+// from a boundary as y's; slice is a multiple of VEC. BLOCKS fit on a multiprocessor: while one waits, the
+// others work. SLOTS > 1: a slice is at most one tile of THREADS * VECTORS vectors. SLOTS == 1: it is several
+// tiles, whose weights are loaded tile by tile, and BLOCK_M is 1.
 
 template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(

@@ -1,6 +1,6 @@
-// What the cluster kernels of layer_norm and rms_norm share: which rows and columns a block has, and rows
-// that arrive in shared memory by TMA while earlier ones are worked on, and the blocks' partial results of a
-// row. Hopper only.
+// What the cluster kernels of layer_norm and rms_norm share. ClusterRows: which rows and columns a block has.
+// RowRing: slots of shared memory that TMA fills with a block's slices of the next rows, and the partial
+// results of a row, which the blocks exchange. Hopper only.
 //
 //   iteration   0      1      2      3      4        r0, r1 ... are a cluster's rows; 3 slots
 //   fetches     r0-2   -      r3     r4     r5       into the slot of r0, r1, r2, which has been written
@@ -86,6 +86,7 @@ struct ClusterRows {
     __device__ __forceinline__ T* y_row(int row) const { return y_ptr + (first_m + row * STEP) * N; }
     __device__ __forceinline__ T edge_of(const T* ptr) const { return edge >= 0 ? ptr[edge] : T(0.0f); }
     __device__ __forceinline__ T x_edge(int row) const { return row < rows ? edge_of(x_row(row)) : T(0.0f); }
+    // Number of this block's edges.
     __device__ __forceinline__ int edges() const { return rank == 0 ? static_cast<int>(N) - body : 0; }
     // Elements of a block, edges included.
     __device__ __forceinline__ float count_of(int block) const {

@@ -1,7 +1,7 @@
 // Hopper's matrix multiplication (sm_90a; no later GPU has all of it): TMA tensor copies, setmaxnreg to move
 // registers between warpgroups, and wgmma, which reads operands from shared memory. Each function is one or
 // two PTX instructions, named after them. Source: PTX ISA, "cp.async.bulk.tensor", "griddepcontrol",
-// "setmaxnreg", "stmatrix", "wgmma".
+// "setmaxnreg", "bar", "stmatrix", "wgmma".
 #pragma once
 
 #include "bulk.cuh"

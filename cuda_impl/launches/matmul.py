@@ -535,9 +535,9 @@ SKINNY = Kernel(
 
 
 def split_of(tiles: int, most: int, device: torch.device) -> int:
-    """Of skinny: the most blocks a tile, up to ``most``, for which all are resident, one on a multiprocessor.
+    """How many blocks split K of skinny's ``tiles``: up to ``most``, as long as each has a multiprocessor.
 
-    A group of 16 or 18 multiprocessors (GPC) has whole clusters: of more than two blocks fewer fit.
+    A cluster is within a group of 16 or 18 multiprocessors (GPC): clusters of three and more fill fewer.
     """
     processors = multiprocessors(device)
     room = {split: processors if split <= 2 else 3 * processors // 4 for split in SPLITS}
@@ -546,7 +546,7 @@ def split_of(tiles: int, most: int, device: torch.device) -> int:
 
 @variant("matmul", "skinny", kernels=[SKINNY], level="tensor_core", tunable={"SPLIT": SPLITS})
 def skinny(a: Tensor, b: Tensor, *, SPLIT: int = 0) -> Plan:
-    """Of few rows: b is read once for 16 of them, by warps with stages of their own."""
+    """For few rows of a: b is read once per 16 of them, by warps with stages of their own."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
     rows = padded(a)

@@ -1,4 +1,4 @@
-"""What layer_norm and rms_norm share: launches of the kernels of ``kernels/norm.cuh``."""
+"""What layer_norm and rms_norm share: the launches of their kernels."""
 
 from __future__ import annotations
 
@@ -115,12 +115,13 @@ ClusterShape = tuple[int, int, int, int, int]
 """SLOTS, BLOCKS, VECTORS, THREADS and CLUSTER."""
 MOST_SLICE_VECTORS = 208 * 1024 // 16
 ROWS_OF_A_CLUSTER = 3
+"""At most, so that the last clusters finish together."""
 ROWS_OF_UNALIGNED = 20
-"""More, as to load weights across 16-byte boundaries takes longer."""
+"""At most where rows are unaligned: more rows share weights that take longer to load."""
 
 
 def cluster_shape(op: str, vectors: int, ALIGNED: bool) -> ClusterShape:
-    """Those for rows of ``vectors`` vectors: several blocks per multiprocessor if they hold the row."""
+    """For rows of ``vectors`` vectors: several blocks per multiprocessor, if they hold such a row."""
     # layer_norm's threads have a bias too: the same columns in half as many, with twice the registers.
     wide = (3, 2, 8, 256) if op == "layer_norm" else (3, 2, 4, 512)
     shapes: list[ClusterShape] = [(4, 6, 4, 128, 2), (4, 3, 4, 256, 2), (4, 3, 4, 256, 4)]

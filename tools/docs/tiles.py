@@ -78,7 +78,7 @@ def fit(sizes: Sequence[Size], current: Constants) -> Constants:
 
 
 def refined(sizes: Sequence[Size], constants: Constants, tries: int = 5000) -> Constants:
-    """With single times of tiles changed by up to 8%, where the tiles that are then chosen take less time."""
+    """With the times of one tile after another changed by up to 8%, where the choices then take less time."""
     machine, tiles = constants[0], list(constants[1])
     random = np.random.default_rng(0)
     predicted = [{i: predicted_us(machine, tiles[i], *args) for i in us} for args, _, us in sizes]

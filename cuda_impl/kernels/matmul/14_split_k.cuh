@@ -35,7 +35,7 @@ template <int BLOCK_M>
 constexpr int C_BYTES = (BLOCK_M < 2 * C_PASS ? BLOCK_M : 2 * C_PASS) * 128;  // of a warpgroup's buffers
 
 // Stores a warpgroup's 64 columns of a tile from (m, n) of c on, by way of two buffers of C_PASS rows. Its
-// sums are transposed: a thread has two neighbouring rows of columns n and n + 8, n + 16 * warp + lane / 4.
+// sums are transposed: of each 8 rows a thread has two neighbouring ones, in `column` and in column + 8.
 template <typename T, int COUNT, typename Epilogue>
 __device__ __forceinline__ void store_transposed(
     const TensorMap& c_map, unsigned char* buffers, const float (&sum)[COUNT], int m, int n, int N,
@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_transposed(
 #pragma unroll
     for (int pass = 0; pass < ROWS; pass += C_PASS) {
         unsigned char* const c = buffers + pass / C_PASS % 2 * C_PASS * 128;
-        if (thread == 0) {  // TMA has read this buffer: that of two passes ago, or of the one before the tile
+        if (thread == 0) {  // TMA has read this buffer: of two passes ago, or, PASSES odd, of the tile before
             if (pass > 0 || PASSES % 2 == 0) {
                 bulk_wait_group_read<1>();
             } else {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void multiply_and_split(
         const int consumer = warpgroup - 1;
         const auto release = [&](int stage) {
             const int r =
-                threadIdx.x % WARPGROUP;  // arrives at the mbarrier of this block of those that share
+                threadIdx.x % WARPGROUP;  // this thread arrives at the mbarrier of block first_rank + r
             if (CLUSTER_N == 1 && r == 0) mbarrier_arrive(&empty[stage]);
             if (CLUSTER_N > 1 && r < CLUSTER_N) mbarrier_arrive_in_block(&empty[stage], first_rank + r);
         };

@@ -48,7 +48,7 @@ __device__ __forceinline__ void add_quad(float4& total, const float4& more) {
     total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
 }
 
-// Grid: SPLIT blocks for each tile of c, 16 rows by 64 columns, a cluster; down c first, as tiles share b.
+// Grid: a cluster of SPLIT blocks per tile of c, 16 rows by 64 columns; down c first, as these tiles share b.
 template <typename T, bool B_BY_ROWS, int WARPS, int STAGES, int SPLIT>
 __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinny_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb) {
@@ -113,7 +113,7 @@ __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinn
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    // A warp's sums replace its stages; lane (g, t) has columns 2t and 2t+1 of each 8, of rows g and g+8.
+    // A warp's sums replace its stages. Lane 4g + t has columns 2t and 2t + 1 of each 8, of rows g and g + 8.
     cp_async_wait<0>();
     __syncwarp();
 #pragma unroll

@@ -25,7 +25,7 @@ __device__ __forceinline__ TileCoordinates grouped_tile(unsigned tile, int tiles
 
 // An epilogue, applied to sums before they are rounded and stored: here the identity. Another op may pass its
 // own: `of(n, N)` loads what it needs for columns n (even) and n + 1, and `apply` maps two sums in these
-// columns to the outputs.
+// columns to the outputs. `of_one` and `apply_one` are the same for one column and one sum.
 struct Identity {
     struct Nothing {};
     template <typename Index>

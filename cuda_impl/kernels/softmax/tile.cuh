@@ -1,5 +1,5 @@
-// What split, cluster and ring share: a tile of a row, VECTORS vectors per thread, THREADS vectors apart;
-// -inf from `columns` on.
+// What packed, split, cluster and ring share: a tile of a row, VECTORS vectors per thread, THREADS vectors
+// apart; -inf from `columns` on.
 #pragma once
 
 #include "running.cuh"
