@@ -9,7 +9,7 @@ from compare.capture import meta_inputs
 from compare.model.architecture import LIMITS
 from compare.model.op import case
 from compare.registry import get_op
-from compare.tiles import Machine, Tile, fastest, predicted_us
+from compare.tiles import Machine, Tile, fastest, possible, predicted_us
 from cuda_impl.launches import matmul as cuda
 from triton_impl import matmul as triton
 
@@ -34,9 +34,11 @@ def test_few_tiles_are_split_and_large_products_have_large_tiles(
     assert (tile.SPLIT > 1, tile.BLOCK_M * tile.BLOCK_N >= 128 * 128) == (is_split, is_large)
 
 
-@pytest.mark.parametrize("M", [1, 40, 100])
-def test_no_tile_is_chosen_that_is_mostly_below_the_last_row(M: int) -> None:
-    assert max(16, 2 * M) >= fastest(*WAYS["cuda"], M, 4096, 4096, (4096, 4096), PROCESSORS).BLOCK_M
+@pytest.mark.parametrize(("M", "rows"), [(1, {16}), (40, {16, 32, 48}), (100, {96, 112, 128})])
+def test_tiles_much_higher_than_c_are_left_out(M: int, rows: set[int]) -> None:
+    possible_rows = {tile.BLOCK_M for tile in possible(cuda.SPLIT_K_TILES, M, 4096)}
+    assert rows <= possible_rows
+    assert max(possible_rows) == max(rows)
 
 
 def test_a_prediction_is_steps_and_waves_or_else_bytes() -> None:

@@ -20,7 +20,7 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
 from triton_impl.norm import of_body, of_columns
-from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec
+from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec_of_narrow
 from triton_impl.rms_norm import pack, wait_for_row
 from triton_impl.shared_rows import COOPERATIVE, columns_of_a_chunk, resident_programs
 
@@ -171,8 +171,8 @@ class Rows(NamedTuple):
 
     @property
     def VEC(self) -> int:
-        """Of `vec`: 1 unless both inputs are unaligned in the same way as the outputs."""
-        return min(vec(self.x), vec(self.residual))
+        """Of `vec_of_narrow`: 1 unless both inputs are unaligned in the same way as the outputs."""
+        return min(vec_of_narrow(self.x), vec_of_narrow(self.residual))
 
 
 def checked(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Rows:

@@ -714,7 +714,8 @@ def skinny(a: torch.Tensor, b: torch.Tensor, *, SPLIT: int = 0) -> torch.Tensor:
     BLOCK_M, BLOCK_N, BLOCK_K = 16, 64, 128
     tiles = cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)
     SPLIT = SPLIT or max(1, min(multiprocessors(a.device) // tiles, K // BLOCK_K, SPLITS[-1]))
-    part = cdiv(cdiv(K, SPLIT), BLOCK_K) * BLOCK_K
+    part = max(cdiv(cdiv(K, SPLIT), BLOCK_K), 1) * BLOCK_K
+    SPLIT = max(cdiv(K, part), 1)  # in whole steps perhaps fewer
     stages = shared_bytes_of_a_block(a.device) // ((BLOCK_M + BLOCK_N) * BLOCK_K * 2)
     sums = c if SPLIT == 1 else c.new_empty((SPLIT, M, N), dtype=torch.float32)
     matmul_skinny_kernel[(tiles * SPLIT,)](

@@ -15,7 +15,7 @@ import triton.language as tl
 from compare.arguments import check_norm
 from triton_impl import shared_rows
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
-from triton_impl.parts import columns_of_body, contiguous_rows, vec
+from triton_impl.parts import columns_of_body, contiguous_rows, vec, vec_of_narrow
 from triton_impl.shared_rows import (
     COOPERATIVE,
     aligned,
@@ -148,14 +148,6 @@ def load_tile(words_ptr, t, count, other, BLOCK_N: tl.constexpr, TILES: tl.const
 def tile_of(tiles, t: tl.constexpr, words_ptr, count, other, BLOCK_N: tl.constexpr, TILES: tl.constexpr):
     """Tile t, from registers or, if it is not among those that are kept, from the L2."""
     return stay_packed(tiles[t]) if t < KEPT else load_tile(words_ptr, t, count, other, BLOCK_N, TILES)
-
-
-def vec_of_narrow(x: torch.Tensor) -> int:
-    """`vec` of 16-bit elements; 1 of 32-bit ones.
-
-    Where weights are not aligned to the body, 32-bit loads one by one are as good: a warp's are 128 bytes.
-    """
-    return vec(x) if x.element_size() == 2 else 1
 
 
 class Rows(NamedTuple):

@@ -46,3 +46,11 @@ def vec(x: torch.Tensor) -> int:
     VEC, N = 16 // x.element_size(), x.size(1)
     as_output = x.data_ptr() % 16 == 0 and (x.stride(0) - N) % VEC == 0
     return VEC if as_output and N % VEC != 0 and N >= 2 * VEC else 1
+
+
+def vec_of_narrow(x: torch.Tensor) -> int:
+    """`vec` of 16-bit elements; 1 of 32-bit ones.
+
+    There is no need for vectors of 32-bit elements: neighbouring threads access 128 bytes at a time anyway.
+    """
+    return vec(x) if x.element_size() == 2 else 1

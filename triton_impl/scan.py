@@ -21,7 +21,7 @@ import triton.language as tl
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
-from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec
+from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec_of_narrow
 
 
 @triton.jit
@@ -195,7 +195,7 @@ def scan_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     num_warps = max(4, BLOCK_N // 512)
     grid = grid_1d(cdiv(M, BLOCK_M))
     scan_row_kernel[grid](
-        x, y, M, N, x.stride(0), VEC=vec(x), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
+        x, y, M, N, x.stride(0), VEC=vec_of_narrow(x), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
     return y
 

@@ -61,9 +61,8 @@ struct ClusterRows {
     const T* x_ptr;
     T* y_ptr;
     index_t N, stride_xm, first_m;
-    int body, begin,
-        edge;  // begin: the slice's first column in the row; so few columns that an int counts them
-    int rank, rows, columns, slice;
+    // begin: the slice's first column in the row. Columns are so few that an int counts them.
+    int body, begin, edge, rank, rows, columns, slice;
 
     __device__ __forceinline__ ClusterRows(
         const T* x, T* y, index_t M, index_t columns_of_row, index_t stride, int columns_of_slice,

@@ -13,6 +13,10 @@
 #include "common.cuh"
 #include "matmul/13_tma_store.cuh"
 
+__device__ __forceinline__ void add_quad(float4& total, const float4& more) {
+    total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
+}
+
 #if HAS_WGMMA
 
 // Barrier that orders earlier writes to shared memory before reads by the cluster's other blocks.
@@ -106,8 +110,7 @@ __device__ __forceinline__ void add_and_store(
         float4 total = load_from_block(quad, first_rank);
 #pragma unroll
         for (int block = 1; block < SPLIT; ++block) {
-            const float4 more = load_from_block(quad, first_rank + block * next);
-            total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
+            add_quad(total, load_from_block(quad, first_rank + block * next));
         }
         if (m + row >= M || column >= N) continue;
         const float2 left = epilogue.apply(epilogue.of(column, N), total.x, total.y);
@@ -132,6 +135,7 @@ __device__ __forceinline__ void multiply_and_split(
     constexpr int A_PIECES = (BLOCK_M + PIECE - 1) / PIECE, A_SHARE = BLOCK_M / CLUSTER_N;
     constexpr int A_BYTES = A_BY_ROWS ? BLOCK_M * BLOCK_K * 2 : A_PIECES * PIECE_BYTES;
     constexpr int BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    static_assert(SPLIT == 1 || BLOCK_M * (BLOCK_N + 4) * 4 <= STAGES * BYTES);  // sums in place of tiles
     constexpr bool MANY_SUMS = BLOCK_N == CONSUMERS * PIECE && BLOCK_M > 64;  // else an equal share is enough
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
@@ -201,8 +205,7 @@ __device__ __forceinline__ void multiply_and_split(
         if constexpr (MANY_SUMS) setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = warpgroup - 1;
         const auto release = [&](int stage) {
-            const int r =
-                threadIdx.x % WARPGROUP;  // this thread arrives at the mbarrier of block first_rank + r
+            const int r = threadIdx.x % WARPGROUP;  // it arrives at the mbarrier of block first_rank + r
             if (CLUSTER_N == 1 && r == 0) mbarrier_arrive(&empty[stage]);
             if (CLUSTER_N > 1 && r < CLUSTER_N) mbarrier_arrive_in_block(&empty[stage], first_rank + r);
         };

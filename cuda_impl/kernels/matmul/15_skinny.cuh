@@ -44,10 +44,6 @@ __device__ __forceinline__ void store_to_block(float4* ptr, int rank, const floa
 #endif
 }
 
-__device__ __forceinline__ void add_quad(float4& total, const float4& more) {
-    total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
-}
-
 // Grid: a cluster of SPLIT blocks per tile of c, 16 rows by 64 columns; down c first, as these tiles share b.
 template <typename T, bool B_BY_ROWS, int WARPS, int STAGES, int SPLIT>
 __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinny_kernel(
