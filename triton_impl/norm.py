@@ -15,7 +15,7 @@ import triton.language as tl
 from compare.arguments import check_norm
 from triton_impl import shared_rows
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
-from triton_impl.parts import columns_of_body, contiguous_rows, vec, vec_of_narrow
+from triton_impl.parts import as_output, columns_of_body, contiguous_rows, vec, vec_of_narrow
 from triton_impl.shared_rows import (
     COOPERATIVE,
     aligned,
@@ -238,6 +238,8 @@ def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torc
         return y
     if x.size(1) * size > PACKED_BYTES:
         raise NotImplementedError(f"N={x.size(1)}: rows of up to {PACKED_BYTES // size} columns")
+    if size == 2 and x.size(1) % 2 != 0:
+        rows = rows._replace(x=as_output(rows.x))
     VEC, N = vec(rows.x), x.size(1)
     if VEC == 1:
         whole_words(x)

@@ -41,6 +41,12 @@ def contiguous_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
 
 
+def as_output(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows start as far from 16-byte boundaries as a contiguous output's, else a copy."""
+    apart = (x.stride(0) - x.size(1)) * x.element_size() % 16
+    return x if x.data_ptr() % 16 == 0 and apart == 0 else x.clone(memory_format=torch.contiguous_format)
+
+
 def vec(x: torch.Tensor) -> int:
     """VEC for rows of ``x[M,N]``: 1 unless they are unaligned in the same way as a contiguous output's."""
     VEC, N = 16 // x.element_size(), x.size(1)

@@ -28,7 +28,7 @@ from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
 from triton_impl.norm import KEPT, TYPES, as_words, in_order, load_tile, tile_of, whole_words
-from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec
+from triton_impl.parts import as_output, columns_of_body, contiguous_rows, edges, start_of_body, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
     aligned,
@@ -359,6 +359,8 @@ def packed(x: torch.Tensor) -> torch.Tensor:
         return y
     if N * size > PACKED_BYTES:
         raise NotImplementedError(f"N={N}: rows of up to {PACKED_BYTES // size} columns")
+    if size == 2 and N % 2 != 0:
+        x = as_output(x)
     VEC = vec(x)
     if VEC == 1:
         whole_words(x)

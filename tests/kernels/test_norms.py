@@ -75,25 +75,24 @@ def test_a_variance_by_subtraction_is_caught(dtype: str, device: torch.device) -
 
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize(
-    ("M", "N", "grid", "threads", "shared_bytes"),
+    ("M", "N", "blocks", "rows", "slots"),
     [
-        (1, 131072, 16, 256, 16384),
-        (1024, 131072, 16 * 512, 256, 2 * 16384),
-        (2048, 65536, 8 * 1024, 256, 2 * 16384),
-        (4096, 32768, 4 * 2048, 256, 2 * 16384),
-        (512, 262144, 16 * 256, 512, 2 * 32768),
-        (257, 4096, 4 * 65, 128, 4 * 2048),
-        # 1250 vectors of 16 bytes: slices of 313, and a shorter one for the last block.
-        (4, 10000, 4 * 4, 128, 313 * 16),
+        (1, 131072, 8, 1, 3),
+        (1024, 131072, 8, 3, 3),
+        (2048, 65536, 4, 3, 3),
+        (4096, 32768, 4, 3, 4),
+        (512, 262144, 16, 37, 3),  # persistent: 14 clusters are resident
+        (257, 4096, 2, 1, 4),  # few rows: none waits for another
+        (4, 10000, 2, 1, 4),  # 1250 vectors of 16 bytes
     ],
 )
 def test_the_rows_of_a_cluster_share_the_weights(
-    op: str, M: int, N: int, grid: int, threads: int, shared_bytes: int
+    op: str, M: int, N: int, blocks: int, rows: int, slots: int
 ) -> None:
     launch = only_launch(op, "cupy.cluster", M, N)
-    assert launch.grid == (grid, 1, 1)
-    assert launch.block == (threads, 1, 1)
-    assert launch.dynamic_shared_bytes == shared_bytes
+    assert launch.kernel.endswith(f", {blocks}>")
+    assert launch.grid == (blocks * math.ceil(M / rows), 1, 1)
+    assert launch.dynamic_shared_bytes == slots * N // blocks * 2
 
 
 @pytest.mark.parametrize("op", NORMS)
