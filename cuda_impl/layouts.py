@@ -57,6 +57,24 @@ def as_output(x: Tensor) -> Tensor:
     return x if x.data_ptr() % 16 == 0 and apart == 0 else copied(x)
 
 
+PACKED_SHAPES = ((4, 128), (8, 128), (8, 256), (8, 512), (8, 1024))
+"""VECTORS and THREADS of a row that stays in registers as loaded."""
+
+
+def packed_shape(x: Tensor) -> tuple[int, int]:
+    """The smallest of `PACKED_SHAPES` that holds a row of ``x[M,N]``.
+
+    Raises:
+        NotImplementedError: the row is longer.
+    """
+    N, VEC = x.size(1), vector(x)
+    for VECTORS, THREADS in PACKED_SHAPES:
+        if ceil_div(N, VEC) <= VECTORS * THREADS:
+            return VECTORS, THREADS
+    most = PACKED_SHAPES[-1][0] * PACKED_SHAPES[-1][1] * VEC
+    raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
+
+
 def has_aligned_rows(x: Tensor) -> bool:
     """Whether rows are contiguous, 16-byte aligned and apart, as TMA requires."""
     apart = x.stride(0) >= x.size(1) and x.stride(0) * x.element_size() % 16 == 0

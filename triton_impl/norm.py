@@ -231,27 +231,49 @@ PACKED_BYTES = 1 << 18
 """Of a row: twice what KEPT tiles hold."""
 
 
-def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
-    rows = checked(op, x, **parameters)
-    y, size, M = rows.y, x.element_size(), x.size(0)
-    if y.numel() == 0:
-        return y
-    if x.size(1) * size > PACKED_BYTES:
-        raise NotImplementedError(f"N={x.size(1)}: rows of up to {PACKED_BYTES // size} columns")
-    if size == 2 and x.size(1) % 2 != 0:
-        rows = rows._replace(x=as_output(rows.x))
-    VEC, N = vec(rows.x), x.size(1)
+class PackedRows(NamedTuple):
+    """Of a kernel that keeps rows as loaded."""
+
+    x: torch.Tensor
+    VEC: int
+    body: int
+    """Columns."""
+    tiles: dict[str, Any]
+    """The kernel's further constants and options."""
+
+
+def rows_as_loaded(x: torch.Tensor) -> PackedRows:
+    """Of ``x[M,N]`` with contiguous rows; a copy if 16-bit ones are not in words, nor as an output's.
+
+    Raises:
+        NotImplementedError: a row is too long, or short and not in words.
+    """
+    N, size = x.size(1), x.element_size()
+    if N * size > PACKED_BYTES:
+        raise NotImplementedError(f"N={N}: rows of up to {PACKED_BYTES // size} columns")
+    if size == 2 and N % 2 != 0:
+        x = as_output(x)
+    VEC = vec(x)
     if VEC == 1:
         whole_words(x)
-        rows = rows._replace(x=aligned(rows.x, 4))
+        x = aligned(x, 4)
     body = N if VEC == 1 else (N // VEC - 1) * VEC
     words = body * size // 4
     num_warps = min(32, max(4, next_power_of_2(words) // 1024))  # 32 words per thread, 16-byte loads
     BLOCK_N = 128 * num_warps
+    tiles = {"BLOCK_N": BLOCK_N, "TILES": cdiv(words, BLOCK_N), "num_warps": num_warps, "maxnreg": 64}
+    return PackedRows(x, VEC, body, tiles)
+
+
+def packed(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    y, (M, N) = rows.y, x.shape
+    if y.numel() == 0:
+        return y
+    of = rows_as_loaded(rows.x)
     kernel[grid_1d(M)](
-        rows.x, *rows.parameters, *windows(rows.parameters, VEC, body), y, N, rows.x.stride(0), eps,
-        DTYPE=TYPES[x.dtype], VEC=VEC, BLOCK_N=BLOCK_N, TILES=cdiv(words, BLOCK_N), num_warps=num_warps,
-        maxnreg=64,
+        of.x, *rows.parameters, *windows(rows.parameters, of.VEC, of.body), y, N, of.x.stride(0), eps,
+        DTYPE=TYPES[x.dtype], VEC=of.VEC, **of.tiles,
     )  # fmt: skip
     return y
 

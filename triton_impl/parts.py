@@ -41,17 +41,20 @@ def contiguous_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
 
 
+def starts_as_output(x: torch.Tensor) -> bool:
+    """Whether rows start as far from 16-byte boundaries as a contiguous output's."""
+    return x.data_ptr() % 16 == 0 and (x.stride(0) - x.size(1)) * x.element_size() % 16 == 0
+
+
 def as_output(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows start as far from 16-byte boundaries as a contiguous output's, else a copy."""
-    apart = (x.stride(0) - x.size(1)) * x.element_size() % 16
-    return x if x.data_ptr() % 16 == 0 and apart == 0 else x.clone(memory_format=torch.contiguous_format)
+    return x if starts_as_output(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def vec(x: torch.Tensor) -> int:
     """VEC for rows of ``x[M,N]``: 1 unless they are unaligned in the same way as a contiguous output's."""
     VEC, N = 16 // x.element_size(), x.size(1)
-    as_output = x.data_ptr() % 16 == 0 and (x.stride(0) - N) % VEC == 0
-    return VEC if as_output and N % VEC != 0 and N >= 2 * VEC else 1
+    return VEC if starts_as_output(x) and N % VEC != 0 and N >= 2 * VEC else 1
 
 
 def vec_of_narrow(x: torch.Tensor) -> int:

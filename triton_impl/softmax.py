@@ -27,11 +27,10 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
-from triton_impl.norm import KEPT, TYPES, as_words, in_order, load_tile, tile_of, whole_words
-from triton_impl.parts import as_output, columns_of_body, contiguous_rows, edges, start_of_body, vec
+from triton_impl.norm import KEPT, TYPES, as_words, in_order, load_tile, rows_as_loaded, tile_of
+from triton_impl.parts import columns_of_body, contiguous_rows, edges, start_of_body, vec
 from triton_impl.shared_rows import (
     COOPERATIVE,
-    aligned,
     columns_of_a_chunk,
     fetch,
     in_vectors,
@@ -344,7 +343,6 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-PACKED_BYTES = 1 << 18
 NOTHING = {torch.float32: -0x00800000, torch.float16: -0x03FF0400, torch.bfloat16: -0x007F0080}
 """A word of -inf: 0xFF800000, 0xFC00FC00, 0xFF80FF80."""
 
@@ -353,25 +351,14 @@ NOTHING = {torch.float32: -0x00800000, torch.float16: -0x03FF0400, torch.bfloat1
 def packed(x: torch.Tensor) -> torch.Tensor:
     """The row stays in registers as loaded: up to 131072 columns of 16 bits, or 65536 of 32."""
     x = checked(x)
-    (M, N), size = x.shape, x.element_size()
+    M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
-    if N * size > PACKED_BYTES:
-        raise NotImplementedError(f"N={N}: rows of up to {PACKED_BYTES // size} columns")
-    if size == 2 and N % 2 != 0:
-        x = as_output(x)
-    VEC = vec(x)
-    if VEC == 1:
-        whole_words(x)
-        x = aligned(x, 4)
-    words = (N if VEC == 1 else (N // VEC - 1) * VEC) * size // 4
-    num_warps = min(32, max(4, next_power_of_2(words) // 1024))  # 32 words per thread, 16-byte loads
-    BLOCK_N = 128 * num_warps
+    of = rows_as_loaded(x)
     softmax_packed_kernel[grid_1d(M)](
-        x, y, N, x.stride(0), DTYPE=TYPES[x.dtype], NOTHING=NOTHING[x.dtype], VEC=VEC, BLOCK_N=BLOCK_N,
-        TILES=cdiv(words, BLOCK_N), num_warps=num_warps, maxnreg=64,
-    )  # fmt: skip
+        of.x, y, N, of.x.stride(0), DTYPE=TYPES[x.dtype], NOTHING=NOTHING[x.dtype], VEC=of.VEC, **of.tiles
+    )
     return y
 
 

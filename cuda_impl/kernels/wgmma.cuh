@@ -133,8 +133,8 @@ __device__ __forceinline__ void stmatrix_x4(void* row, unsigned m0, unsigned m1,
         : "memory");
 }
 
-// The same, each matrix transposed.
-__device__ __forceinline__ void stmatrix_x4_transposed(
+// stmatrix_x4 of transposed matrices: of each, lane l has rows 2 * (l % 4) and the next of column l / 4.
+__device__ __forceinline__ void stmatrix_x4_trans(
     void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),

@@ -11,7 +11,15 @@ from compare.arguments import check_norm
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, empty_like
 from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64
-from cuda_impl.layouts import as_output, contiguous_rows, in_vectors, packed, vector
+from cuda_impl.layouts import (
+    PACKED_SHAPES,
+    as_output,
+    contiguous_rows,
+    in_vectors,
+    packed,
+    packed_shape,
+    vector,
+)
 
 ONLINE_THREADS = (256, 512, 1024)
 
@@ -76,8 +84,6 @@ def onepass(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -
 
 
 WINDOWS_THREADS = 256
-PACKED_SHAPES = ((4, 128), (8, 128), (8, 256), (8, 512), (8, 1024))
-"""VECTORS and THREADS."""
 
 
 def packed_kernels(op: str) -> list[Kernel]:
@@ -93,10 +99,7 @@ def packed_rows(op: str, kernels: list[Kernel], eps: float, x: Tensor, **paramet
     x = as_output(contiguous_rows(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
     vectors, ALIGNED = ceil_div(N, VEC), in_vectors(x)
-    SHAPE = next((each for each in PACKED_SHAPES if vectors <= each[0] * each[1]), None)
-    if SHAPE is None:
-        most = PACKED_SHAPES[-1][0] * PACKED_SHAPES[-1][1] * VEC
-        raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
+    SHAPE = packed_shape(x)
     weights, pitch = [*map(packed, parameters.values())], vectors * VEC
     windows: list[Argument] = [*weights]
     launches = []

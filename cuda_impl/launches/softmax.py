@@ -10,7 +10,15 @@ from compare.arguments import check_same
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from cuda_impl.buffers import Tensor, copied, empty_like, zeros
 from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
-from cuda_impl.layouts import VECS, as_output, contiguous_rows, in_vectors, vector
+from cuda_impl.layouts import (
+    PACKED_SHAPES,
+    VECS,
+    as_output,
+    contiguous_rows,
+    in_vectors,
+    packed_shape,
+    vector,
+)
 
 
 def checked(x: Tensor) -> Tensor:
@@ -73,8 +81,6 @@ def onepass(x: Tensor) -> Plan:
     return Plan(y, Launch(run, ceil_div(M, BLOCK_M), THREADS, (x, y, *int64(M, N, x.stride(0)))))
 
 
-PACKED_SHAPES = ((4, 128), (8, 128), (8, 256), (8, 512), (8, 1024))
-"""VECTORS and THREADS."""
 PACKED = Kernel("softmax_packed_kernel<{T}, {ALIGNED}, {SHAPE}>", ALIGNED=(True, False), SHAPE=PACKED_SHAPES)
 
 
@@ -83,11 +89,7 @@ def packed(x: Tensor) -> Plan:
     """The row stays in registers as loaded: up to 128 KB."""
     x = as_output(checked(x))
     y, (M, N) = empty_like(x), x.shape
-    vectors = ceil_div(N, vector(x))
-    SHAPE = next((each for each in PACKED_SHAPES if vectors <= each[0] * each[1]), None)
-    if SHAPE is None:
-        most = PACKED_SHAPES[-1][0] * PACKED_SHAPES[-1][1] * vector(x)
-        raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
+    SHAPE = packed_shape(x)
     run = PACKED(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
     return Plan(y, Launch(run, M, SHAPE[1], (x, y, *int64(N, x.stride(0)))))
 

@@ -29,15 +29,6 @@ __device__ __forceinline__ void bulk_add_to_global_if(
         : "memory");
 }
 
-// stmatrix_x4 of transposed matrices: of each, lane l has rows 2 * (l % 4) and the next of column l / 4.
-__device__ __forceinline__ void stmatrix_x4_trans(
-    void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
-        : "memory");
-}
-
 // d[64, N] (+)= a[64, 16] @ b[16, N]: the rows of both run across K.
 template <typename T, int COUNT>
 __device__ __forceinline__ void wgmma_across_k(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {

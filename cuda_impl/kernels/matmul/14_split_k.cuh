@@ -71,7 +71,7 @@ __device__ __forceinline__ void store_transposed(
                     epilogue.apply_one(of_columns[j % 2], rows[0]),
                     epilogue.apply_one(of_columns[j % 2], rows[1]));
             };
-            stmatrix_x4_transposed(c + (i + row) * 128 + group * 16, two(0), two(1), two(2), two(3));
+            stmatrix_x4_trans(c + (i + row) * 128 + group * 16, two(0), two(1), two(2), two(3));
         }
         fence_proxy_async();
         named_barrier_sync<WARPGROUP>(barrier);
