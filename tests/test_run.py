@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -278,6 +280,21 @@ def test_an_interruption_keeps_the_finished_rows(
     comparison = running.run(op, Options(cases=(SMALL,), device="cpu"), interrupted, results=tmp_path)
     assert comparison.interrupted
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.first"]
+
+
+def test_ctrl_c_after_the_last_case_waits_until_the_results_are_saved(op: Op, tmp_path: Path) -> None:
+    def interrupted(what: str, done: float) -> None:
+        if what == "counting lines of code":
+            signal.raise_signal(signal.SIGINT)
+
+    options = Options(cases=(SMALL,), device="cpu")
+    finishing = ExitStack()
+    comparison = running.run(op, options, interrupted, results=tmp_path, finishing=finishing)
+    assert not comparison.interrupted
+    assert [row.status for row in comparison.cases[0].rows] == ["ok"]
+    with pytest.raises(KeyboardInterrupt):
+        finishing.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_cpu_checks_as_many_rows_at_once_as_it_has_cores(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -349,25 +349,31 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     failures: list[str] = []
     try:
         for op, how in work:
-            with gpu_lock.held(lock, outputs.say), of_run(op.name, log.steps, log.begun_s) as progress:
-                comparison = driver.run(op, how, log.beside(op.name, progress))
-            comparison = _with_counters(comparison, counters)
-            log("printing")
-            done.append(comparison)
-            if arguments.record:  # a failure is reported at the end: the next op is compared all the same
-                failures += outputs.failures([partial(_record, comparison, arguments.results)])
-            if len(done) > 1:
-                print("\n")
-            yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.user_file)
-            statuses.append(status.of(comparison, yours))
-            shapes = arguments.sweep == "shapes"
-            view = View(
-                arguments.every, arguments.explain, arguments.details, bool(arguments.html), yours, shapes
-            )
-            terminal.show(comparison, view)
-            sys.stdout.flush()
-            if comparison.interrupted:
-                break
+            with ExitStack() as finishing:
+                with gpu_lock.held(lock, outputs.say), of_run(op.name, log.steps, log.begun_s) as progress:
+                    comparison = driver.run(op, how, log.beside(op.name, progress), finishing=finishing)
+                comparison = _with_counters(comparison, counters)
+                log("printing")
+                done.append(comparison)
+                if arguments.record:  # a failure is reported at the end: the next op is compared all the same
+                    failures += outputs.failures([partial(_record, comparison, arguments.results)])
+                if len(done) > 1:
+                    print("\n")
+                yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.user_file)
+                statuses.append(status.of(comparison, yours))
+                shapes = arguments.sweep == "shapes"
+                view = View(
+                    arguments.every, arguments.explain, arguments.details, bool(arguments.html), yours, shapes
+                )
+                terminal.show(comparison, view)
+                sys.stdout.flush()
+                if comparison.interrupted:
+                    break
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        if len(done) < len(work):
+            statuses.append(status.INCONCLUSIVE)
     finally:
         if done:
             log("writing files")
