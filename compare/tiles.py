@@ -31,13 +31,23 @@ class Tile(NamedTuple):
     BLOCK_M: int
     BLOCK_N: int
     STAGES: int
-    CLUSTER_N: int
-    """Blocks side by side that share their loads of a."""
+    SHARING: int
+    """Blocks of a cluster that share their loads of a, or of b."""
     SPLIT: int
     """Blocks that divide the terms of a tile among them."""
     step_us: float
     tile_us: float
     """To start, to add the sums of a tile that is split, and to store."""
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether CUDA computes c^T = b^T a^T, with a shared by blocks side by side; else they share b."""
+        return self.BLOCK_N % 64 == 0 and (self.BLOCK_M % 64 != 0 or self.BLOCK_M >= self.BLOCK_N)
+
+    def clusters(self, M: int, N: int) -> int:
+        """Of SHARING blocks, or that many times SPLIT."""
+        tiles = math.ceil(M / self.BLOCK_M), math.ceil(N / self.BLOCK_N)
+        return tiles[not self.exchanged] * math.ceil(tiles[self.exchanged] / self.SHARING)
 
 
 class Machine(NamedTuple):
@@ -57,14 +67,15 @@ def predicted_us(
     machine: Machine, tile: Tile, M: int, N: int, K: int, lines: tuple[int, int], processors: int
 ) -> float:
     """The time of a product; ``lines``: elements from a row, or column, of a and of b to the next one."""
-    together = tile.CLUSTER_N * tile.SPLIT
+    together = tile.SHARING * tile.SPLIT
     per_processor = max(1, SHARED_BYTES // ((tile.BLOCK_M + tile.BLOCK_N) * BLOCK_K * 2 * tile.STAGES))
     # A group of 16 or 18 multiprocessors (GPC) has whole clusters: 120 of 132 are in clusters of 4 or 8.
     room = max(1, processors * per_processor * (10 if together > 2 else 11) // 11 // together)
-    clusters = math.ceil(M / tile.BLOCK_M) * math.ceil(N / (tile.CLUSTER_N * tile.BLOCK_N))
+    clusters = tile.clusters(M, N)
     steps = math.ceil(math.ceil(K / BLOCK_K) / tile.SPLIT)
-    costs = [machine.UNALIGNED if line % LINE else 1.0 for line in lines]
-    elements = min(M, tile.BLOCK_M) / tile.CLUSTER_N * costs[0] + min(N, tile.BLOCK_N) * costs[1]
+    of_a, of_b = (machine.UNALIGNED if line % LINE else 1.0 for line in lines)
+    of_a, of_b = of_a * min(M, tile.BLOCK_M), of_b * min(N, tile.BLOCK_N)
+    elements = of_a / tile.SHARING + of_b if tile.exchanged else of_a + of_b / tile.SHARING
     loaded = min(clusters, room) * together * elements * BLOCK_K * 2
     step = (tile.step_us**4 + (loaded / machine.L2) ** 4) ** 0.25
     compute = machine.LAUNCH_US + math.ceil(clusters / room) * (steps * step + tile.tile_us)

@@ -27,7 +27,9 @@ def check_coordinates(**sizes: int) -> None:
         raise NotImplementedError(f"{given}: at most {MOST} of each")
 
 
-def matrix_map(x: Tensor, box_rows: int, *, by_rows: bool = True, ld: int = 0) -> Mapped:
+def matrix_map(
+    x: Tensor, box_rows: int, *, box_columns: int = 0, by_rows: bool = True, ld: int = 0
+) -> Mapped:
     """Of ``x[M,N]``, whose rows (or columns) are contiguous, 16-byte aligned and ``ld`` elements apart.
 
     A copy moves a box of 128 bytes of ``box_rows`` rows (columns).
@@ -35,12 +37,13 @@ def matrix_map(x: Tensor, box_rows: int, *, by_rows: bool = True, ld: int = 0) -
     Args:
         x: of 8-bit or 16-bit elements.
         box_rows: at most 256.
+        box_columns: of a box of 64 bytes, with 64-byte swizzle.
         by_rows: whether x is row-major.
         ld: its leading stride; 0: that of rows.
     """
     rows, columns = x.shape if by_rows else x.shape[::-1]
     pitch_bytes = (ld or x.stride(0)) * x.element_size()
-    columns_of_box = LINE_BYTES // x.element_size()
+    columns_of_box = box_columns or LINE_BYTES // x.element_size()
     return _mapped(x, (columns, rows), (pitch_bytes,), (columns_of_box, box_rows))
 
 
@@ -105,6 +108,9 @@ def _encoded(dtype: torch.dtype, sizes: _Sizes, pitches: _Sizes, box: _Sizes, ad
         torch.float16: types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         torch.bfloat16: types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     }
+    swizzles = driver.CUtensorMapSwizzle
+    line_bytes = box[0] * dtype.itemsize
+    swizzle = swizzles.CU_TENSOR_MAP_SWIZZLE_64B if line_bytes == 64 else swizzles.CU_TENSOR_MAP_SWIZZLE_128B
     error, encoded = driver.cuTensorMapEncodeTiled(
         of_halves.get(dtype, types.CU_TENSOR_MAP_DATA_TYPE_UINT8),
         len(sizes),
@@ -114,7 +120,7 @@ def _encoded(dtype: torch.dtype, sizes: _Sizes, pitches: _Sizes, box: _Sizes, ad
         list(map(driver.cuuint32_t, box)),
         [driver.cuuint32_t(1)] * len(sizes),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        swizzle,
         # 256 bytes would fetch more than a box needs where rows do not start on lines: up to a fifth slower.
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,

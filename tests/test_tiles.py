@@ -67,14 +67,15 @@ def test_lines_that_rows_do_not_start_on_cost_more() -> None:
     assert others > aligned
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 @pytest.mark.parametrize("number", range(1, len(cuda.SPLIT_K_TILES) + 1))
-def test_every_tile_s_launch_is_possible(number: int) -> None:
-    a, b = meta_inputs(get_op("matmul"), case("bf16", M=3000, N=2600, K=1000))
+def test_every_tile_s_launch_is_possible(number: int, layout: str) -> None:
+    a, b = meta_inputs(get_op("matmul"), case("bf16", M=3000, N=2600, K=1000, layout=layout))
     (launch,) = cuda.split_k.plan(a, b, TILE=number).launches
     tile = cuda.SPLIT_K_TILES[number - 1]
     assert launch.shared_bytes <= LIMITS[90].block_shared_bytes
-    assert launch.grid % (tile.CLUSTER_N * tile.SPLIT) == 0
-    assert launch.block == 128 * (1 + tile.BLOCK_N // 64)
+    assert launch.grid % (tile.SHARING * tile.SPLIT) == 0
+    assert launch.block == 128 * (1 + (tile.BLOCK_N if tile.exchanged else tile.BLOCK_M) // 64)
 
 
 def test_a_split_of_fewer_steps_than_blocks_is_refused() -> None:

@@ -152,12 +152,14 @@ using matrix_t = unsigned long long;
 // 8 rows of 128 bytes. The 16-byte pieces of a row are permuted by XOR with the row's number.
 //   rows run along K:      8 rows of M (or N), 64 of K; the next 8 rows are 1024 bytes on
 //   rows run along M or N: 8 rows of K, 64 of M (or N); the next 8 rows are 1024 bytes on, and the next 64 of
-//                          M or N `next_64` bytes
+//                          M or N `next_line` bytes
+// LINE = 32 elements: of a copy with 64-byte swizzle; half of each of these sizes.
 // `start` may be some pieces into a row, or some blocks on.
-__device__ __forceinline__ matrix_t matrix_descriptor(const void* start, unsigned next_64) {
+template <int LINE = 64>
+__device__ __forceinline__ matrix_t matrix_descriptor(const void* start, unsigned next_line) {
     const auto encode = [](unsigned bytes) { return static_cast<matrix_t>((bytes & 0x3ffff) >> 4); };
-    constexpr matrix_t SWIZZLE_128 = 1;
-    return encode(shared_address(start)) | encode(next_64) << 16 | encode(1024) << 32 | SWIZZLE_128 << 62;
+    constexpr matrix_t SWIZZLE = LINE == 64 ? 1 : 2;
+    return encode(shared_address(start)) | encode(next_line) << 16 | encode(16 * LINE) << 32 | SWIZZLE << 62;
 }
 
 // Required before the first wgmma, and after any other access to registers of d.

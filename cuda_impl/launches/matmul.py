@@ -256,11 +256,16 @@ def checked_for_tma(a: Tensor, b: Tensor) -> Product:
     return p if p.K else p._replace(c=zeros_like(p.c))
 
 
-def maps_of(of: Operands, BLOCK_M: int, BLOCK_N: int) -> tuple[Argument, Argument]:
-    """Tensor maps of operands with tiles of BLOCK_M and BLOCK_N by 64 along K."""
+def maps_of(of: Operands, BLOCK_M: int, BLOCK_N: int, columns_of_b: int = 0) -> tuple[Argument, Argument]:
+    """Tensor maps of operands with tiles of BLOCK_M and BLOCK_N by 64 along K.
+
+    If b is by rows, boxes of it have 64 columns, or ``columns_of_b``.
+    """
+    columns = columns_of_b if of.B_BY_ROWS else 0
+    rows_of_b = PIECE if of.B_BY_ROWS else BLOCK_N
     return (
         matrix_map(of.a, BLOCK_M if of.A_BY_ROWS else PIECE, by_rows=of.A_BY_ROWS, ld=of.lda),
-        matrix_map(of.b, PIECE if of.B_BY_ROWS else BLOCK_N, by_rows=of.B_BY_ROWS, ld=of.ldb),
+        matrix_map(of.b, rows_of_b, box_columns=columns, by_rows=of.B_BY_ROWS, ld=of.ldb),
     )
 
 
@@ -429,41 +434,45 @@ def tma_store(a: Tensor, b: Tensor) -> Plan:
 
 
 SPLIT_K_TILES = (
-    Tile(16, 64, 13, 1, 1, step_us=0.085, tile_us=1.50),
-    Tile(16, 64, 14, 1, 2, step_us=0.102, tile_us=3.07),
-    Tile(16, 64, 14, 1, 4, step_us=0.109, tile_us=0.95),
-    Tile(16, 64, 14, 1, 8, step_us=0.216, tile_us=0.73),
-    Tile(32, 64, 13, 1, 1, step_us=0.136, tile_us=0.56),
-    Tile(32, 64, 14, 1, 2, step_us=0.126, tile_us=2.42),
-    Tile(48, 64, 13, 1, 1, step_us=0.129, tile_us=0.54),
-    Tile(64, 64, 13, 1, 1, step_us=0.161, tile_us=0.17),
-    Tile(64, 64, 14, 1, 2, step_us=0.206, tile_us=1.34),
-    Tile(64, 64, 14, 1, 4, step_us=0.092, tile_us=2.48),
-    Tile(64, 128, 8, 1, 1, step_us=0.211, tile_us=0.18),
-    Tile(64, 192, 6, 1, 1, step_us=0.283, tile_us=0.49),
-    Tile(64, 192, 7, 1, 2, step_us=0.347, tile_us=1.94),
-    Tile(96, 64, 8, 1, 1, step_us=0.150, tile_us=0.57),
-    Tile(96, 64, 8, 4, 1, step_us=0.155, tile_us=0.86),
-    Tile(96, 64, 9, 1, 3, step_us=0.130, tile_us=2.34),
-    Tile(112, 64, 9, 1, 2, step_us=0.206, tile_us=2.41),
-    Tile(112, 128, 6, 1, 1, step_us=0.344, tile_us=0.36),
-    Tile(128, 64, 8, 2, 1, step_us=0.227, tile_us=0.45),
-    Tile(128, 64, 9, 1, 4, step_us=0.139, tile_us=2.40),
-    Tile(128, 128, 6, 2, 1, step_us=0.374, tile_us=0.67),
-    Tile(128, 128, 7, 1, 2, step_us=0.362, tile_us=2.79),
-    Tile(128, 192, 4, 1, 1, step_us=0.487, tile_us=0.77),
-    Tile(144, 128, 4, 1, 1, step_us=0.419, tile_us=0.50),
-    Tile(160, 64, 6, 2, 1, step_us=0.267, tile_us=0.51),
-    Tile(160, 128, 4, 2, 1, step_us=0.432, tile_us=0.88),
-    Tile(176, 128, 4, 2, 1, step_us=0.438, tile_us=1.06),
-    Tile(208, 128, 4, 1, 1, step_us=0.526, tile_us=1.26),
-    Tile(224, 128, 4, 2, 1, step_us=0.552, tile_us=1.24),
-    Tile(240, 128, 4, 2, 1, step_us=0.625, tile_us=1.26),
-    Tile(256, 64, 5, 1, 1, step_us=0.258, tile_us=1.36),
-    Tile(256, 128, 4, 2, 1, step_us=0.666, tile_us=1.42),
+    Tile(16, 64, 13, 1, 1, step_us=0.112, tile_us=0.63),
+    Tile(16, 64, 13, 1, 2, step_us=0.165, tile_us=0.66),
+    Tile(16, 64, 13, 1, 4, step_us=0.180, tile_us=0.49),
+    Tile(16, 64, 13, 2, 1, step_us=0.109, tile_us=1.11),
+    Tile(32, 64, 13, 1, 1, step_us=0.101, tile_us=0.66),
+    Tile(32, 64, 13, 1, 2, step_us=0.134, tile_us=1.31),
+    Tile(48, 64, 13, 1, 1, step_us=0.099, tile_us=0.59),
+    Tile(64, 64, 13, 2, 4, step_us=0.135, tile_us=1.26),
+    Tile(64, 64, 13, 4, 1, step_us=0.126, tile_us=1.16),
+    Tile(64, 128, 8, 4, 2, step_us=0.179, tile_us=1.83),
+    Tile(64, 128, 9, 1, 1, step_us=0.174, tile_us=0.28),
+    Tile(64, 192, 5, 1, 2, step_us=0.325, tile_us=1.26),
+    Tile(64, 192, 6, 1, 1, step_us=0.258, tile_us=0.36),
+    Tile(64, 256, 5, 2, 1, step_us=0.330, tile_us=1.12),
+    Tile(80, 64, 7, 1, 2, step_us=0.146, tile_us=1.66),
+    Tile(96, 64, 8, 1, 1, step_us=0.127, tile_us=0.50),
+    Tile(96, 64, 8, 1, 3, step_us=0.117, tile_us=2.19),
+    Tile(112, 64, 8, 1, 1, step_us=0.141, tile_us=0.55),
+    Tile(128, 64, 8, 1, 4, step_us=0.128, tile_us=2.08),
+    Tile(128, 64, 8, 2, 1, step_us=0.226, tile_us=0.60),
+    Tile(128, 64, 8, 4, 1, step_us=0.171, tile_us=0.94),
+    Tile(128, 96, 7, 2, 1, step_us=0.258, tile_us=0.65),
+    Tile(128, 128, 6, 1, 1, step_us=0.304, tile_us=0.51),
+    Tile(128, 160, 5, 2, 1, step_us=0.410, tile_us=1.11),
+    Tile(128, 192, 5, 1, 1, step_us=0.478, tile_us=0.80),
+    Tile(128, 192, 5, 2, 1, step_us=0.486, tile_us=1.26),
+    Tile(128, 224, 4, 2, 1, step_us=0.579, tile_us=1.38),
+    Tile(128, 256, 4, 1, 1, step_us=0.607, tile_us=1.31),
+    Tile(128, 256, 4, 2, 1, step_us=0.648, tile_us=1.59),
+    Tile(160, 64, 6, 2, 1, step_us=0.258, tile_us=0.58),
+    Tile(160, 64, 5, 2, 2, step_us=0.245, tile_us=1.74),
+    Tile(176, 128, 4, 2, 1, step_us=0.462, tile_us=0.86),
+    Tile(192, 96, 5, 1, 1, step_us=0.340, tile_us=0.92),
+    Tile(192, 128, 4, 2, 1, step_us=0.496, tile_us=1.06),
+    Tile(208, 128, 4, 2, 1, step_us=0.523, tile_us=1.14),
+    Tile(240, 128, 4, 2, 1, step_us=0.612, tile_us=1.15),
 )
 """With their times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them."""
-H200 = Machine(LAUNCH_US=4.44, START_US=3.68, DRAM=4.20e6, L2=15.4e6, UNALIGNED=2.19, OVERLAP=3.93)
+H200 = Machine(LAUNCH_US=4.82, START_US=4.19, DRAM=4.36e6, L2=13.2e6, UNALIGNED=1.82, OVERLAP=4.84)
 
 
 def by_split_k(
@@ -484,18 +493,30 @@ def by_split_k(
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
         tile = fastest(H200, SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors)
-    BLOCK_M, BLOCK_N, STAGES, CLUSTER_N, SPLIT, *_ = tile
+    BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, *_ = tile
     if ceil_div(K, PIECE) < SPLIT:
         raise NotImplementedError(f"K={K}: SPLIT={SPLIT} needs at least {PIECE * (SPLIT - 1) + 1}")
-    maps = (*maps_of(of, BLOCK_M // CLUSTER_N, BLOCK_N), matrix_map(c, 16))
-    cluster, clusters = CLUSTER_N * SPLIT, ceil_div(M, BLOCK_M) * ceil_div(N, CLUSTER_N * BLOCK_N)
-    shared_bytes = tile_ring_bytes(ceil_div(BLOCK_M, PIECE) * PIECE, BLOCK_N, STAGES)
-    if SPLIT == 1:  # persistent, and each consumer has two buffers of up to 64 rows of c
+    if tile.exchanged:
+        left, right, unit = BLOCK_N, BLOCK_M, 16
+        maps = (*maps_of(of, BLOCK_M // SHARING, BLOCK_N), matrix_map(c, 16))
+        lines = right if of.A_BY_ROWS else ceil_div(right, PIECE) * PIECE
+        buffers = left * min(right, 2 * PIECE)
+    else:
+        left, right, unit = BLOCK_M, BLOCK_N, 32
+        narrow = 0 if right % PIECE == 0 else unit  # boxes of b by rows
+        maps = (*maps_of(of, BLOCK_M, BLOCK_N // SHARING, narrow), matrix_map(c, 16, box_columns=unit))
+        lines, buffers = right, left * 2 * unit
+    cluster, clusters = SHARING * SPLIT, tile.clusters(M, N)
+    shared_bytes = tile_ring_bytes(left, lines, STAGES)
+    if SPLIT == 1:  # persistent, with buffers for c
         clusters = min(clusters, max(processors // cluster, 1))
-        shared_bytes += min(BLOCK_M, 2 * PIECE) * BLOCK_N * 2
+        shared_bytes += buffers * 2
+    else:  # a share of the sums from each block
+        adders = next(blocks for blocks in range(SPLIT, 0, -1) if right // unit % blocks == 0)
+        shared_bytes += SPLIT * left * (right // adders) * 4
     instance = run(a.dtype, **of.layouts, TILE=tile[:5])
-    args = (*maps, c, *more, *int32(M, N, K))
-    threads = (1 + BLOCK_N // PIECE) * WARPGROUP
+    threads = (1 + left // PIECE) * WARPGROUP
+    args = (*maps, *more, *int32(M, N, K))
     return Plan(c, Launch(instance, clusters * cluster, threads, args, shared_bytes, cluster, overlap=True))
 
 

@@ -1,13 +1,14 @@
-// matmul, level 14, split_k. Change: the operands are exchanged, c^T = b^T a^T. wgmma's 64 rows are columns
-// of b, and its 8 to 256 columns are rows of a: a tile of c has 64, 128 or 192 columns and any multiple of 16
-// rows. So there is one that leaves few multiprocessors idle. For M = 777, N = 4096 tma_store has 128 tiles
-// of 128 x 256, an eighth of them empty. Here 128 tiles of 208 x 128 have 19% less work each: 39 us, not 46
+// matmul, level 14, split_k. Change: tiles of many sizes, so that there is one that leaves few
+// multiprocessors idle. wgmma's left operand has 64 rows, its right one 8 to 256 columns. With rows of a on
+// the left, a tile has any multiple of 32 columns. With the operands exchanged, c^T = b^T a^T, columns of b
+// are on the left, and a tile has any multiple of 16 rows. For M = 777, N = 4096 tma_store has 128 tiles of
+// 128 x 256, an eighth of them empty. Here 128 tiles of 208 x 128 have 19% less work each: 39 us, not 46
 // (H200). Where tiles are few even so, the blocks of a cluster divide the terms of one among them (split K).
 //
-// In a cluster of SPLIT = 4, block r multiplies a quarter of the K / 64 steps. Then it adds a quarter of the
-// rows of all four sums, and stores them. The sums are in the shared memory of their block, where tiles of a
-// and b were (distributed shared memory), and are added in the order of the ranks: the result does not depend
-// on which block is first. Not split, tiles are assigned to persistent clusters.
+// In a cluster of SPLIT = 4, block r multiplies a quarter of the K / 64 steps. Then it sends a quarter of its
+// sums to each of the four blocks (distributed shared memory). Each adds what it gets in the order of the
+// ranks, so that the result does not depend on which block is first, and stores it. Not split, tiles are
+// assigned to persistent clusters.
 #pragma once
 
 #include "common.cuh"
@@ -25,18 +26,26 @@ __device__ __forceinline__ void cluster_sync() {
     cluster_wait();
 }
 
-__device__ __forceinline__ float4 load_from_block(const float4* ptr, int rank) {
-    float4 value;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(address_in_block(ptr, rank))
+// Writes to the same variable in another block of the cluster.
+__device__ __forceinline__ void store_to_block(float4* ptr, int rank, const float4& value) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in_block(ptr, rank)),
+                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
                  : "memory");
-    return value;
 }
 
-constexpr int C_ROWS = 16, C_PASS = 64;  // of a TMA store; that a warpgroup stores at a time
-template <int BLOCK_M>
-constexpr int C_BYTES = (BLOCK_M < 2 * C_PASS ? BLOCK_M : 2 * C_PASS) * 128;  // of a warpgroup's buffers
+// Whether columns of b are wgmma's left operand: where only they are multiples of 64, or fewer than rows of
+// a.
+__host__ __device__ constexpr bool is_exchanged(int block_m, int block_n) {
+    return block_n % PIECE == 0 && (block_m % PIECE != 0 || block_m >= block_n);
+}
+template <int BLOCK_M, int BLOCK_N>
+constexpr int SPLIT_K_THREADS =
+    (1 + (is_exchanged(BLOCK_M, BLOCK_N) ? BLOCK_N : BLOCK_M) / PIECE) * WARPGROUP;
+
+// Of TMA stores: rows and columns, if exchanged 64; rows that a warpgroup then stores at a time.
+constexpr int C_ROWS = 16, C_COLUMNS = 32, C_PASS = 64;
+template <int ROWS>
+constexpr int C_BYTES = (ROWS < 2 * C_PASS ? ROWS : 2 * C_PASS) * 128;  // of a warpgroup's buffers, exchanged
 
 // Stores a warpgroup's 64 columns of a tile from (m, n) of c on, by way of two buffers of C_PASS rows. Its
 // sums are transposed: of each 8 rows a thread has two neighbouring ones, in `column` and in column + 8.
@@ -85,66 +94,120 @@ __device__ __forceinline__ void store_transposed(
     }
 }
 
-// Adds a tile's sums, which SPLIT blocks hold as `sum` of each thread, and stores this block's share of rows.
-// `sums`: the same place in each block; no wgmma reads it any more. `next`: from a block to the next one, in
-// ranks. Rows of the sums are 16 bytes longer than needed, so that a warp's stores are to different banks.
-template <typename T, int BLOCK_N, int SPLIT, int COUNT, typename Epilogue>
-__device__ __forceinline__ void add_and_store(
-    float* sums, const float (&sum)[COUNT], int first_rank, int next, T* c_ptr, int m, int n, int M, int N,
+// The same of sums that are not transposed: a warp stores its 16 rows from (m, n) of c on, 32 columns at a
+// time, by way of two buffers of its own, with 64-byte swizzle.
+template <typename T, int COUNT, typename Epilogue>
+__device__ __forceinline__ void store_rows(
+    const TensorMap& c_map, unsigned char* buffers, const float (&sum)[COUNT], int m, int n, int N,
     const Epilogue& epilogue) {
-    constexpr int THREADS = BLOCK_N / PIECE * WARPGROUP, PITCH = BLOCK_N + 4, QUADS = BLOCK_N / 4;
-    constexpr int SHARE = COUNT * 2 / SPLIT;  // rows
-    static_assert(COUNT * 2 % SPLIT == 0);
-    const int thread = threadIdx.x - WARPGROUP, lane = thread % WARP;
-    float* const own = sums + lane % 4 * 2 * PITCH + thread / WARP * 16 + lane / 4;
+    constexpr int PIECES = COUNT * 2 / C_COLUMNS, BYTES = C_ROWS * C_COLUMNS * 2;
+    const int lane = threadIdx.x % WARP, row = lane % 16, first = lane / 16;
 #pragma unroll
-    for (int j = 0; j < COUNT; ++j) {
-        own[(j / 4 * 8 + j % 2) * PITCH + j / 2 % 2 * 8] = sum[j];
+    for (int piece = 0; piece < PIECES; ++piece) {
+        unsigned char* const c = buffers + piece % 2 * BYTES;
+        if (lane == 0) {  // TMA has read this buffer: of two pieces ago, or, PIECES odd, of the tile before
+            if (piece > 0 || PIECES % 2 == 0) {
+                bulk_wait_group_read<1>();
+            } else {
+                bulk_wait_group_read<0>();
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < C_COLUMNS / 8; j += 2) {  // 8 columns, and the 8 next to them
+            const float* const own = sum + (piece * (C_COLUMNS / 8) + j) * 4;
+            const int column = n + piece * C_COLUMNS + j * 8 + lane % 4 * 2;
+            const decltype(epilogue.of(n, N)) of_columns[2] = {
+                epilogue.of(column, N), epilogue.of(column + 8, N)};
+            const auto two = [&](int i) {
+                const float2 outputs = epilogue.apply(of_columns[i / 2], own[i * 2], own[i * 2 + 1]);
+                return to_x2<T>(outputs.x, outputs.y);
+            };
+            unsigned char* const to = c + row * 64 + ((j + first) ^ row / 2 % 4) * 16;
+            stmatrix_x4(to, two(0), two(1), two(2), two(3));
+        }
+        fence_proxy_async();
+        __syncwarp();
+        if (lane == 0) {
+            tensor_copy_to_global(&c_map, n + piece * C_COLUMNS, m, c);
+            bulk_commit_group();
+        }
+    }
+}
+
+// How many of the SPLIT blocks that divide the terms of a tile add and store shares of it: each of whole
+// units.
+template <int SPLIT>
+__host__ __device__ constexpr int adders_of(int units) {
+    int adders = SPLIT;
+    while (units % adders > 0) --adders;
+    return adders;
+}
+
+// Sends a share of a thread's sums to each of the first blocks, its adder, and adds what this block gets, in
+// the order of the ranks. `parts`: the same place in each block, used for nothing else. `first_rank`: of the
+// first of these blocks; from one to the next there are `next` ranks.
+template <int SPLIT, int THREADS, int COUNT, int ALL>
+__device__ __forceinline__ void add_shares(
+    float (&total)[COUNT], const float (&sum)[ALL], float4* parts, int first_rank, int next) {
+    constexpr int QUADS = COUNT / 4;  // of a share
+    float4* const own = parts + threadIdx.x - WARPGROUP;
+    const int part = (cluster_block_rank() - first_rank) / next;
+#pragma unroll
+    for (int adder = 0; adder < ALL / COUNT; ++adder) {
+        float4* const to = own + part * QUADS * THREADS;
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+            const float* const quad = sum + (adder * QUADS + q) * 4;
+            store_to_block(
+                to + q * THREADS, first_rank + adder * next, make_float4(quad[0], quad[1], quad[2], quad[3]));
+        }
     }
     cluster_sync();
-    const int first_row = (cluster_block_rank() - first_rank) / next * SHARE;
-#pragma unroll 4
-    for (int q = thread; q < SHARE * QUADS; q += THREADS) {
-        const int row = first_row + q / QUADS, column = n + q % QUADS * 4;
-        const float4* const quad = reinterpret_cast<float4*>(sums + row * PITCH) + q % QUADS;
-        float4 total = load_from_block(quad, first_rank);
+    if (part >= ALL / COUNT) return;
 #pragma unroll
-        for (int block = 1; block < SPLIT; ++block) {
-            add_quad(total, load_from_block(quad, first_rank + block * next));
-        }
-        if (m + row >= M || column >= N) continue;
-        const float2 left = epilogue.apply(epilogue.of(column, N), total.x, total.y);
-        const float2 right = epilogue.apply(epilogue.of(column + 2, N), total.z, total.w);
-        *reinterpret_cast<uint2*>(c_ptr + static_cast<index_t>(m + row) * N + column) =
-            make_uint2(to_x2<T>(left.x, left.y), to_x2<T>(right.x, right.y));
+    for (int q = 0; q < QUADS; ++q) {
+        float4 quad = own[q * THREADS];
+#pragma unroll
+        for (int other = 1; other < SPLIT; ++other) add_quad(quad, own[(other * QUADS + q) * THREADS]);
+        total[q * 4] = quad.x, total[q * 4 + 1] = quad.y, total[q * 4 + 2] = quad.z,
+                  total[q * 4 + 3] = quad.w;
     }
 }
 
 // a[M,K] @ b[K,N] -> c[M,N]; rows of c are 16-byte aligned. Warpgroups: a producer, and a consumer per 64
-// columns of a tile. A cluster has CLUSTER_N tiles side by side, which share their loads of a, and SPLIT
-// blocks for each, with at least a step for each block. SPLIT = 1: persistent clusters, TMA stores.
+// rows of wgmma's left operand. A cluster has SHARING tiles next to each other, which share their loads of
+// the right operand, and SPLIT blocks for each, with at least a step for each block. SPLIT = 1: persistent
+// clusters.
 template <
-    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_N,
-    int SPLIT, typename Epilogue>
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT,
+    typename Epilogue>
 __device__ __forceinline__ void multiply_and_split(
-    const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, T* c_ptr, int M, int N, int K,
+    const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, int M, int N, int K,
     const Epilogue& epilogue) {
-    static_assert(BLOCK_M % 16 == 0 && BLOCK_M % (8 * CLUSTER_N) == 0);
-    constexpr int CLUSTER = CLUSTER_N * SPLIT, BLOCK_K = PIECE, GROUP_M = 8;
-    constexpr int THREADS = BLOCK_N / PIECE * WARPGROUP;  // of consumers
-    constexpr int A_PIECES = (BLOCK_M + PIECE - 1) / PIECE, A_SHARE = BLOCK_M / CLUSTER_N;
-    constexpr int A_BYTES = A_BY_ROWS ? BLOCK_M * BLOCK_K * 2 : A_PIECES * PIECE_BYTES;
-    constexpr int BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
-    static_assert(SPLIT == 1 || BLOCK_M * (BLOCK_N + 4) * 4 <= STAGES * BYTES);  // sums in place of tiles
-    constexpr bool MANY_SUMS = BLOCK_N == CONSUMERS * PIECE && BLOCK_M > 64;  // else an equal share is enough
+    constexpr bool EXCHANGED = is_exchanged(BLOCK_M, BLOCK_N);
+    constexpr int LEFT = EXCHANGED ? BLOCK_N : BLOCK_M, RIGHT = EXCHANGED ? BLOCK_M : BLOCK_N;
+    constexpr bool LEFT_ALONG_K = EXCHANGED ? !B_BY_ROWS : A_BY_ROWS;
+    constexpr bool RIGHT_ALONG_K = EXCHANGED ? A_BY_ROWS : !B_BY_ROWS;
+    static_assert(LEFT % PIECE == 0 && RIGHT % 16 == 0 && RIGHT % (8 * SHARING) == 0);
+    constexpr int CLUSTER = SHARING * SPLIT, BLOCK_K = PIECE, GROUP_M = 8;
+    constexpr int THREADS = LEFT / PIECE * WARPGROUP;  // of consumers
+    constexpr int LINE = EXCHANGED || RIGHT_ALONG_K || RIGHT % PIECE == 0 ? PIECE : C_COLUMNS,
+                  LINE_BYTES = LINE * BLOCK_K * 2;
+    constexpr int RIGHT_PIECES = (RIGHT + LINE - 1) / LINE, RIGHT_SHARE = RIGHT / SHARING;
+    constexpr int RIGHT_BYTES = RIGHT_ALONG_K ? RIGHT * BLOCK_K * 2 : RIGHT_PIECES * LINE_BYTES;
+    constexpr int BYTES = RIGHT_BYTES + LEFT * BLOCK_K * 2;
+    constexpr int ADDERS = adders_of<SPLIT>(RIGHT / (EXCHANGED ? C_ROWS : C_COLUMNS));
+    constexpr bool MANY_SUMS = LEFT == CONSUMERS * PIECE && RIGHT > 64;  // else an equal share is enough
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
-    const int rank = CLUSTER > 1 ? cluster_block_rank() : 0, rank_n = rank % CLUSTER_N,
-              rank_k = rank / CLUSTER_N;
-    const int first_rank = rank - rank_n;  // of the blocks with the same terms
-    const int tiles_m = (M + BLOCK_M - 1) / BLOCK_M,
-              tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
+    const int rank = CLUSTER > 1 ? cluster_block_rank() : 0;
+    const int rank_left = rank % SHARING, rank_k = rank / SHARING;
+    const int first_rank = rank - rank_left;  // of the blocks with the same terms
+    constexpr int CLUSTER_M = EXCHANGED ? BLOCK_M : SHARING * BLOCK_M;
+    constexpr int CLUSTER_N = EXCHANGED ? SHARING * BLOCK_N : BLOCK_N;
+    const int tiles_m = (M + CLUSTER_M - 1) / CLUSTER_M, tiles_n = (N + CLUSTER_N - 1) / CLUSTER_N;
     const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
     const int first = static_cast<int>(static_cast<index_t>(tiles_k) * rank_k / SPLIT);  // of this block
     const int last = static_cast<int>(static_cast<index_t>(tiles_k) * (rank_k + 1) / SPLIT);
@@ -154,10 +217,10 @@ __device__ __forceinline__ void multiply_and_split(
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a_map);
         prefetch_tensor_map(&b_map);
-        if constexpr (SPLIT == 1) prefetch_tensor_map(&c_map);
+        prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
-            mbarrier_init(&empty[stage], THREADS / WARPGROUP * CLUSTER_N);
+            mbarrier_init(&empty[stage], THREADS / WARPGROUP * SHARING);
         }
         mbarrier_init_fence();
     }
@@ -173,28 +236,34 @@ __device__ __forceinline__ void multiply_and_split(
             previous_grid_wait();
             for (int tile = cluster; tile < tiles_c; tile += clusters) {
                 const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-                const int m = at.m * BLOCK_M, n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
+                const int left = (EXCHANGED ? at.n * CLUSTER_N : at.m * CLUSTER_M) + rank_left * LEFT;
+                const int right = EXCHANGED ? at.m * CLUSTER_M : at.n * CLUSTER_N;
 #pragma unroll 1
                 for (int step = first; step < last; ++step, ring.advance()) {
-                    unsigned char* const a = tiles + ring.stage * BYTES;
+                    unsigned char* const right_tile = tiles + ring.stage * BYTES;
                     mbarrier_t* const landed = &full[ring.stage];
-                    const auto copy_a = [&](unsigned char* to, int column, int row) {
-                        tensor_copy<CLUSTER_N>(to, &a_map, column, row, landed, first_rank);
+                    const auto copy_right = [&](unsigned char* to, int column, int row) {
+                        tensor_copy<SHARING>(
+                            to, EXCHANGED ? &a_map : &b_map, column, row, landed, first_rank);
                     };
                     mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                     mbarrier_arrive_expect_bytes(landed, BYTES);
                     const int k = step * BLOCK_K;
-                    if constexpr (A_BY_ROWS) {
-                        copy_a(a + rank_n * A_SHARE * BLOCK_K * 2, k, m + rank_n * A_SHARE);
+                    if constexpr (RIGHT_ALONG_K) {
+                        copy_right(
+                            right_tile + rank_left * RIGHT_SHARE * BLOCK_K * 2, k,
+                            right + rank_left * RIGHT_SHARE);
                     } else {
 #pragma unroll
-                        for (int i = 0; i < A_PIECES; ++i) {
-                            if (i % CLUSTER_N == rank_n) copy_a(a + i * PIECE_BYTES, m + i * PIECE, k);
+                        for (int i = 0; i < RIGHT_PIECES; ++i) {
+                            if (i % SHARING == rank_left) {
+                                copy_right(right_tile + i * LINE_BYTES, right + i * LINE, k);
+                            }
                         }
                     }
-                    fetch_tile<!B_BY_ROWS, BLOCK_N>(
-                        a + A_BYTES, n, k, [&](unsigned char* to, int column, int row) {
-                            tensor_copy_to_shared(to, &b_map, column, row, landed);
+                    fetch_tile<LEFT_ALONG_K, LEFT>(
+                        right_tile + RIGHT_BYTES, left, k, [&](unsigned char* to, int column, int row) {
+                            tensor_copy_to_shared(to, EXCHANGED ? &b_map : &a_map, column, row, landed);
                         });
                 }
             }
@@ -206,56 +275,66 @@ __device__ __forceinline__ void multiply_and_split(
         const int consumer = warpgroup - 1;
         const auto release = [&](int stage) {
             const int r = threadIdx.x % WARPGROUP;  // it arrives at the mbarrier of block first_rank + r
-            if (CLUSTER_N == 1 && r == 0) mbarrier_arrive(&empty[stage]);
-            if (CLUSTER_N > 1 && r < CLUSTER_N) mbarrier_arrive_in_block(&empty[stage], first_rank + r);
+            if (SHARING == 1 && r == 0) mbarrier_arrive(&empty[stage]);
+            if (SHARING > 1 && r < SHARING) mbarrier_arrive_in_block(&empty[stage], first_rank + r);
         };
-        unsigned char* const buffers = tiles + STAGES * BYTES + consumer * C_BYTES<BLOCK_M>;
-        float sum[BLOCK_M / 2];
+        float sum[RIGHT / 2];
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             int before = 0;
             for (int step = first; step < last; ++step, ring.advance()) {
-                const unsigned char* const a = tiles + ring.stage * BYTES;
+                const unsigned char* const right_tile = tiles + ring.stage * BYTES;
                 mbarrier_wait(&full[ring.stage], ring.parity);
                 wgmma_fence();
-                // c^T = b^T a^T
-                multiply<T, !B_BY_ROWS, !A_BY_ROWS>(
-                    sum, a + A_BYTES + consumer * PIECE_BYTES, a, step > first);
+                multiply<T, LEFT_ALONG_K, !RIGHT_ALONG_K, LINE>(
+                    sum, right_tile + RIGHT_BYTES + consumer * PIECE_BYTES, right_tile, step > first);
                 wgmma_commit_group();
                 wgmma_wait_group<1>(sum);
                 if (step > first) release(before);
                 before = ring.stage;
             }
             wgmma_wait_group<0>(sum);
-            const int m = at.m * BLOCK_M, n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
+            const int share = rank_k * (RIGHT / ADDERS);
+            const int m = at.m * CLUSTER_M + (EXCHANGED ? share : rank_left * BLOCK_M);
+            const int n = at.n * CLUSTER_N + (EXCHANGED ? rank_left * BLOCK_N : share);
+            const auto store = [&](unsigned char* buffers, const auto& sums) {
+                if constexpr (EXCHANGED) {
+                    buffers += consumer * C_BYTES<RIGHT / ADDERS>;
+                    store_transposed<T>(c_map, buffers, sums, m, n + consumer * PIECE, N, epilogue);
+                } else {
+                    const int warp = threadIdx.x / WARP - WARPGROUP / WARP;
+                    buffers += warp * (2 * C_ROWS * C_COLUMNS * 2);
+                    store_rows<T>(c_map, buffers, sums, m + warp * 16, n, N, epilogue);
+                }
+            };
             if constexpr (SPLIT == 1) {
                 release(before);
-                store_transposed<T>(c_map, buffers, sum, m, n + consumer * PIECE, N, epilogue);
+                store(tiles + STAGES * BYTES, sum);
             } else {
-                // The consumers without the producer: now no wgmma of this block reads the ring any more.
-                named_barrier_sync<THREADS>(1);
-                add_and_store<T, BLOCK_N, SPLIT>(
-                    reinterpret_cast<float*>(tiles), sum, rank_n, CLUSTER_N, c_ptr, m, n, M, N, epilogue);
+                float total[RIGHT / 2 / ADDERS];
+                float4* const parts = reinterpret_cast<float4*>(tiles + STAGES * BYTES);
+                add_shares<SPLIT, THREADS>(total, sum, parts, rank_left, SHARING);
+                if (rank_k < ADDERS)
+                    store(tiles, total);  // after the barrier of the cluster no wgmma reads the ring any more
             }
         }
-        if (SPLIT == 1 && threadIdx.x % WARPGROUP == 0) bulk_wait_group_read<0>();
+        if (threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
         __syncwarp();
     }
-    // A block's mbarriers and sums must outlive the accesses of the cluster's other blocks.
-    if constexpr (CLUSTER > 1) cluster_sync();
+    // A block's mbarriers must outlive the accesses of the cluster's other blocks.
+    if constexpr (CLUSTER > 1 && SPLIT == 1) cluster_sync();
 }
 
 #endif  // HAS_WGMMA
 
 template <
-    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int CLUSTER_N,
-    int SPLIT>
-__global__ __launch_bounds__((1 + BLOCK_N / PIECE) * WARPGROUP, 1)
-    CLUSTER_OF(CLUSTER_N* SPLIT) void matmul_split_k_kernel(
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT>
+__global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N>, 1)
+    CLUSTER_OF(SHARING* SPLIT) void matmul_split_k_kernel(
         const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-        const __grid_constant__ TensorMap c_map, T* c_ptr, int M, int N, int K) {
+        const __grid_constant__ TensorMap c_map, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_split<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, CLUSTER_N, SPLIT>(
-        a_map, b_map, c_map, c_ptr, M, N, K, Identity());
+    multiply_and_split<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT>(
+        a_map, b_map, c_map, M, N, K, Identity());
 #endif
 }

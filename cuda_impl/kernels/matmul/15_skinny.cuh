@@ -35,17 +35,6 @@ __device__ __forceinline__ int bytes_of_lane(index_t left) {
     return max(at_most(left - threadIdx.x % 8 * 8, 8), 0) * 2;
 }
 
-#if HAS_WGMMA
-
-// Writes to the same variable in another block of the cluster.
-__device__ __forceinline__ void store_to_block(float4* ptr, int rank, const float4& value) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in_block(ptr, rank)),
-                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
-                 : "memory");
-}
-
-#endif  // HAS_WGMMA
-
 // Grid: a cluster of SPLIT blocks per tile of c, 16 rows by 64 columns; down c first, as these tiles share b.
 template <typename T, bool B_BY_ROWS, int WARPS, int STAGES, int SPLIT>
 __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinny_kernel(

@@ -44,16 +44,17 @@ __device__ __forceinline__ void fetch_tiles(
 }
 
 // sum (+)= a piece of a @ a tile of b: four wgmma of 16 of K each. No transposition: wgmma takes lines along
-// K and across K.
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int COUNT>
+// K and across K. B_LINE: elements of a line of b.
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int B_LINE = PIECE, int COUNT>
 __device__ __forceinline__ void multiply(
     float (&sum)[COUNT], const unsigned char* a, const unsigned char* b, bool add) {
-    constexpr int ALONG_K = 16 * 2, ACROSS_K = 16 * 128;  // bytes to the next 16 of K
-    const matrix_t a_first = matrix_descriptor(a, PIECE_BYTES), b_first = matrix_descriptor(b, PIECE_BYTES);
+    constexpr int ALONG_K = 16 * 2, ACROSS_K = 16 * 2 * PIECE;  // bytes to the next 16 of K
+    const matrix_t a_first = matrix_descriptor(a, PIECE_BYTES);
+    const matrix_t b_first = matrix_descriptor<B_LINE>(b, PIECE * B_LINE * 2);
 #pragma unroll
     for (int k = 0; k < PIECE / 16; ++k) {
         const matrix_t a_k = a_first + k * ((A_BY_ROWS ? ALONG_K : ACROSS_K) >> 4);
-        const matrix_t b_k = b_first + k * ((B_BY_ROWS ? ACROSS_K : ALONG_K) >> 4);
+        const matrix_t b_k = b_first + k * ((B_BY_ROWS ? 16 * 2 * B_LINE : ALONG_K) >> 4);
         wgmma<T, !A_BY_ROWS, B_BY_ROWS>(sum, a_k, b_k, add || k > 0);
     }
 }
