@@ -95,7 +95,7 @@ def refined(sizes: Sequence[Size], constants: Constants, tries: int = 5000) -> C
             {**of, i: predicted_us(machine, tile, *args)} if i in of else of
             for of, (args, _, _) in zip(predicted, sizes, strict=True)
         ]
-        if (now := lost(trial)) < least:
+        if (now := lost(trial)) <= least:  # also where nothing changes: it may make room for the next change
             least, predicted, tiles[i] = now, trial, tile
     return machine, tuple(tiles)
 
