@@ -379,7 +379,7 @@ def in_gluon(
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
     *,
-    GROUP_M: int = 8,
+    GROUP_M: int = 16,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
     check_coordinates(M=M, N=N, K=K)

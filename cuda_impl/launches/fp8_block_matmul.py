@@ -40,9 +40,9 @@ def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     return by_tma(PERSISTENT(TILE=tile), p, tile, processors)
 
 
-def grouped_kernel(name: str) -> Kernel:
+def grouped_kernel(name: str, GROUP_M: int) -> Kernel:
     template = f"{OP}_{name}_kernel<{{TILE}}, {{GROUP_M}}, {{ALIGNED}}>"
-    return Kernel(template, TILE=TILES, GROUP_M=[8], ALIGNED=BOOLS)
+    return Kernel(template, TILE=TILES, GROUP_M=[GROUP_M], ALIGNED=BOOLS)
 
 
 def by_groups(run: Kernel, p: Product, blocks: int, BLOCK_N: int, GROUP_M: int, shares: bool) -> Plan:
@@ -58,7 +58,7 @@ def by_groups(run: Kernel, p: Product, blocks: int, BLOCK_N: int, GROUP_M: int, 
 
 
 TUNABLE = {"BLOCK_N": (64, 128, 256), "GROUP_M": (4, 8, 16)}
-PREFETCHED = grouped_kernel("prefetched")
+PREFETCHED = grouped_kernel("prefetched", 16)
 
 
 @variant(OP, "prefetched", kernels=[PREFETCHED], emulated=True, tunable=TUNABLE, **HOPPER)
@@ -69,14 +69,14 @@ def prefetched(
     scale_b: Tensor,
     *,
     BLOCK_N: int = 0,
-    GROUP_M: int = 8,
+    GROUP_M: int = 16,
 ) -> Plan:
     """Scales are loaded four blocks of K ahead; TMA stores c."""
     p, blocks = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
     return by_groups(PREFETCHED, p, blocks, BLOCK_N, GROUP_M, shares=False)
 
 
-MULTICAST = grouped_kernel("multicast")
+MULTICAST = grouped_kernel("multicast", 8)
 
 
 @variant(OP, "multicast", kernels=[MULTICAST], tunable=TUNABLE, **HOPPER)
