@@ -113,6 +113,8 @@ CASES = Cases(
         product(24, 72, 1160),
         # Several tiles in both dimensions, for kernels that choose them by size.
         product(300, 260, 512),
+        # Few rows and many columns: the widest tiles, on a CPU too.
+        product(24, 1016, 272),
         # More than 2^31 elements in a, in b and in c.
         product(65537, 48, 32768),
         product(48, 65537, 32768),

@@ -86,6 +86,8 @@ def cases_of(dtype: str, fills: tuple[str, ...]) -> Cases:
             *(product(40, 36, 264, fill=fill) for fill in fills),
             # Several tiles in both dimensions, for kernels that choose them by size.
             product(300, 264, 512),
+            # Few rows and many columns: the widest tiles, on a CPU too.
+            product(24, 1016, 272),
             # More than 2^31 elements in a, in b and in c.
             product(65537, 48, 32768),
             product(48, 65537, 32768),

@@ -34,6 +34,7 @@ from triton_impl.matmul import (
     grouped_tile_in_gluon,
     halves,
 )
+from triton_impl.scaled_matmul import BYTES_SWIZZLED, STAGES_IN_GLUON, tile_for
 from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 BLOCK_K = tl.constexpr(128)
@@ -122,9 +123,6 @@ def fp8_block_matmul_persistent_kernel(
 # --------------------------------------------------------------------------- Gluon
 # Only register allocation and addressing are left to the compiler.  sm_90a.
 
-WAVES = gl.constexpr(2)
-"""Products of 64 rows that a consumer computes one after another."""
-
 
 @gluon.jit
 def produce(
@@ -134,29 +132,27 @@ def produce(
     a_tiles, b_tiles, full, empty = ring
     a_desc, b_desc = operands
     M, N, K = sizes
-    PIECES: gl.constexpr = CONSUMERS * WAVES
-    BLOCK_M: gl.constexpr = PIECES * PIECE
+    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    PART_N: gl.constexpr = b_desc.block_shape[0]
+    PARTS: gl.constexpr = BLOCK_N // PART_N
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         for k in range(0, K, BLOCK_K):
             stage = step % STAGES
             landed = full.index(stage)
             mbarrier.wait(empty.index(stage), step // STAGES & 1 ^ 1)
-            mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * BLOCK_K)
-            for i in gl.static_range(PIECES):
-                at = [tile_m * BLOCK_M + i * PIECE, k]
-                async_load(a_desc, at, landed, a_tiles.index(stage * PIECES + i))
-            async_load(b_desc, [tile_n * BLOCK_N, k], landed, b_tiles.index(stage))
+            if m + PIECE < M:
+                mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * BLOCK_K)
+                async_load(a_desc, [m + PIECE, k], landed, a_tiles.index(stage * CONSUMERS + 1))
+            else:  # TMA takes longer to fill lines with zeros than to load
+                mbarrier.expect(landed, (PIECE + BLOCK_N) * BLOCK_K)
+            async_load(a_desc, [m, k], landed, a_tiles.index(stage * CONSUMERS))
+            for i in gl.static_range(PARTS):
+                async_load(b_desc, [n + i * PART_N, k], landed, b_tiles.index(stage * PARTS + i))
             step += 1
-
-
-@gluon.jit
-def scales_of_a(scale_a_ptr, rows, block, blocks, M):
-    """A block's scales of these rows; they are contiguous."""
-    inside = (rows < M) & (block < blocks)
-    return gl.load(scale_a_ptr + rows.to(gl.int64) * blocks + block, mask=inside, other=0.0)
 
 
 @gluon.jit
@@ -164,65 +160,76 @@ def consume(
     ring, output, scales, sizes, C_ALIGNED: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CONSUMER: gl.constexpr,
 ):  # fmt: skip
-    """Consumer warpgroup: multiplies its 128 rows of a stage, 64 at a time; scales and adds partial sums.
+    """Consumer warpgroup: multiplies its 64 rows of a stage, by 128 columns at a time; scales and adds.
 
-    While it scales and adds, the other consumer's products run.  Scales are loaded a block ahead.
+    While it scales and adds partial sums, the other consumer's products run.  Scales are loaded a block of K
+    ahead.
     """
     a_tiles, b_tiles, full, empty = ring
     c_desc, c_ptr, c_tiles = output
     scale_a_ptr, scale_b_ptr = scales
     M, N, K = sizes
-    BLOCK_M: gl.constexpr = CONSUMERS * WAVES * PIECE
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 32]
-    )
+    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    PART_N: gl.constexpr = b_tiles.shape[1]
+    PARTS: gl.constexpr = BLOCK_N // PART_N
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], warps_per_cta=[4, 1], instr_shape=[16, PART_N, 32])
     ROWS: gl.constexpr = gl.SliceLayout(1, SUMS)
-    nothing = gl.zeros([PIECE, BLOCK_N], gl.float32, SUMS)
+    nothing = gl.zeros([PIECE, PART_N], gl.float32, SUMS)
     step = 0
     blocks = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        m, n = tile_m * BLOCK_M + CONSUMER * WAVES * PIECE, tile_n * BLOCK_N
-        rows = m + gl.arange(0, PIECE, ROWS)
-        top, bottom = nothing, nothing
-        next_top = scales_of_a(scale_a_ptr, rows, 0, blocks, M)
-        next_bottom = scales_of_a(scale_a_ptr, rows + PIECE, 0, blocks, M)
-        of_n_ptr = scale_b_ptr + n // BLOCK_K * blocks
-        next_b = gl.load(of_n_ptr)
+        m, n = tile_m * BLOCK_M + CONSUMER * PIECE, tile_n * BLOCK_N
+        # Rows and columns behind the last one take its scales: their sums are not stored.
+        rows = gl.minimum(m + gl.arange(0, PIECE, ROWS), M - 1)
+        of_m_ptrs = scale_a_ptr + rows.to(gl.int64) * blocks
+        of_left_ptr = scale_b_ptr + n // BLOCK_K * blocks
+        of_right_ptr = scale_b_ptr + gl.minimum(n + BLOCK_K, N - 1) // BLOCK_K * blocks
+        left, right = nothing, nothing
+        next_a, next_left, next_right = gl.load(of_m_ptrs), gl.load(of_left_ptr), gl.load(of_right_ptr)
         for block in range(blocks):
             stage = step % STAGES
-            scale_top, scale_bottom = next_top * next_b, next_bottom * next_b
+            scale_left, scale_right = next_a * next_left, next_a * next_right
+            next_block = gl.minimum(block + 1, blocks - 1)
             mbarrier.wait(full.index(stage), step // STAGES & 1)
-            b = b_tiles.index(stage).permute([1, 0])
-            a_first = (stage * CONSUMERS + CONSUMER) * WAVES
+            a = a_tiles.index(stage * CONSUMERS + CONSUMER)
+            b = b_tiles.index(stage * PARTS).permute([1, 0])
 
-            part = hopper.warpgroup_mma(a_tiles.index(a_first), b, nothing, use_acc=False, is_async=True)
-            next_top = scales_of_a(scale_a_ptr, rows, block + 1, blocks, M)
-            next_b = gl.load(of_n_ptr + gl.minimum(block + 1, blocks - 1))
+            part = hopper.warpgroup_mma(a, b, nothing, use_acc=False, is_async=True)
+            next_a = gl.load(of_m_ptrs + next_block)
+            next_left = gl.load(of_left_ptr + next_block)
+            next_right = gl.load(of_right_ptr + next_block)
             part = hopper.warpgroup_mma_wait(0, [part])
-            top += part * scale_top[:, None]
-
-            part = hopper.warpgroup_mma(a_tiles.index(a_first + 1), b, nothing, use_acc=False, is_async=True)
-            next_bottom = scales_of_a(scale_a_ptr, rows + PIECE, block + 1, blocks, M)
-            part = hopper.warpgroup_mma_wait(0, [part])
+            left += part * scale_left[:, None]
+            # The compiler must not add later: there are no registers for two tiles of partial sums.  So the
+            # sums are made operands of a wait, and the next product begins behind a branch.
+            if PARTS > 1:
+                left = hopper.warpgroup_mma_wait(0, [left])
+                if n + PART_N < N:
+                    b = b_tiles.index(stage * PARTS + 1).permute([1, 0])
+                    part = hopper.warpgroup_mma(a, b, nothing, use_acc=False, is_async=True)
+                    part = hopper.warpgroup_mma_wait(0, [part])
+                    right += part * scale_right[:, None]
             mbarrier.arrive(empty.index(stage))
-            bottom += part * scale_bottom[:, None]
             step += 1
 
-        pieces = halves(top) + halves(bottom)
-        for i in gl.static_range(2 * WAVES):
+        pieces = (left,)
+        if PART_N > PIECE:
+            pieces = halves(left)
+        if PARTS > 1:
+            pieces = pieces + halves(right)
+        for i in gl.static_range(BLOCK_N // PIECE):
             piece = pieces[i].to(gl.bfloat16)
-            m_piece, n_piece = m + i // 2 * PIECE, n + i % 2 * PIECE
             if C_ALIGNED:
                 c_tile = c_tiles.index(CONSUMER * 2 + i % 2)
                 tma.store_wait(1)  # the store that last read this buffer has finished
                 c_tile.store(piece)
                 hopper.fence_async_shared()
-                async_store(c_desc, [m_piece, n_piece], c_tile)
+                async_store(c_desc, [m, n + i * PIECE], c_tile)
             else:
-                c_rows = m_piece + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
-                columns = n_piece + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]
+                c_rows = m + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
+                columns = n + i * PIECE + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]
                 c_ptrs = c_ptr + c_rows.to(gl.int64) * N + columns
                 gl.store(c_ptrs, piece, mask=(c_rows < M) & (columns < N))
     if C_ALIGNED:
@@ -235,15 +242,16 @@ def fp8_block_matmul_gluon_kernel(
     C_ALIGNED: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, C_LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Grid: persistent, as many programs as are resident; tiles of 256 x BLOCK_N are assigned round-robin.
+    """Grid: persistent, as many programs as are resident; tiles of 128 x BLOCK_N are assigned round-robin.
 
     A program has nine warps: two consumer warpgroups, each with half of the tile's rows, and one producer
     warp for both.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier.  If
     C_ALIGNED, TMA stores c.
     """
-    PIECES: gl.constexpr = CONSUMERS * WAVES
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * PIECES, PIECE, BLOCK_K], a_desc.layout)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], b_desc.layout)
+    PART_N: gl.constexpr = b_desc.block_shape[0]
+    PARTS: gl.constexpr = BLOCK_N // PART_N
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * CONSUMERS, PIECE, BLOCK_K], a_desc.layout)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES * PARTS, PART_N, BLOCK_K], b_desc.layout)
     c_tiles = gl.allocate_shared_memory(gl.bfloat16, [CONSUMERS * 2, PIECE, PIECE], C_LAYOUT)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -357,9 +365,6 @@ def persistent(
     return c
 
 
-BYTES_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
-
-
 @implementation(
     "fp8_block_matmul",
     "triton.gluon",
@@ -374,18 +379,20 @@ def in_gluon(
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
     *,
-    GROUP_M: int = 8,
+    GROUP_M: int = 16,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
     check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    BLOCK_M, BLOCK_N, STAGES = 256, 128, 4
+    processors = multiprocessors(a.device)
+    BLOCK_M, BLOCK_N = 128, tile_for(M, N, processors)
+    STAGES = STAGES_IN_GLUON[BLOCK_N]
     a_desc = TensorDescriptor.from_tensor(for_tma(a), [64, 128], BYTES_SWIZZLED)
-    b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, 128], BYTES_SWIZZLED)
+    b_desc = TensorDescriptor.from_tensor(for_tma(b), [min(BLOCK_N, 128), 128], BYTES_SWIZZLED)
     C_ALIGNED = N % 8 == 0
     c_desc = TensorDescriptor.from_tensor(c, [64, 64], SWIZZLED) if C_ALIGNED else None
-    programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
+    programs = min(processors, cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
     constants = {"BLOCK_N": BLOCK_N, "GROUP_M": GROUP_M, "STAGES": STAGES}
     fp8_block_matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K,

@@ -129,26 +129,19 @@ def produce(
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         for k in range(0, K, LINE):
             stage = step % STAGES
             landed = full.index(stage)
             mbarrier.wait(empty.index(stage), step // STAGES & 1 ^ 1)
-            mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * LINE)
-            for i in gl.static_range(CONSUMERS):
-                at = [tile_m * BLOCK_M + i * PIECE, k]
-                async_load(a_desc, at, landed, a_tiles.index(stage * CONSUMERS + i))
-            async_load(b_desc, [tile_n * BLOCK_N, k], landed, b_tiles.index(stage))
+            if m + PIECE < M:
+                mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * LINE)
+                async_load(a_desc, [m + PIECE, k], landed, a_tiles.index(stage * CONSUMERS + 1))
+            else:  # TMA takes longer to fill lines with zeros than to load
+                mbarrier.expect(landed, (PIECE + BLOCK_N) * LINE)
+            async_load(a_desc, [m, k], landed, a_tiles.index(stage * CONSUMERS))
+            async_load(b_desc, [n, k], landed, b_tiles.index(stage))
             step += 1
-
-
-@gluon.jit
-def scaled_in_gluon(total, scale_a_ptr, scale_b_ptr, m, n, M, N):
-    """The elements of c from row m and column n on, with these sums; scales are contiguous."""
-    rows = m + gl.arange(0, total.shape[0], gl.SliceLayout(1, total.type.layout))[:, None]
-    columns = n + gl.arange(0, total.shape[1], gl.SliceLayout(0, total.type.layout))[None, :]
-    of_row = gl.load(scale_a_ptr + rows, mask=rows < M, other=0.0)
-    of_column = gl.load(scale_b_ptr + columns, mask=columns < N, other=0.0)
-    return (total.to(gl.float32) * of_row * of_column).to(gl.bfloat16)
 
 
 @gluon.jit
@@ -158,8 +151,8 @@ def consume(
 ):  # fmt: skip
     """Consumer warpgroup: waits for a stage to be full, multiplies its 64 rows, releases the previous stage.
 
-    One wgmma is in flight meanwhile.  The sums are scaled and stored in four pieces, two of which may be in
-    flight.
+    One wgmma is in flight meanwhile.  Scales are loaded during the last one.  c is stored in pieces of 64
+    columns, two of which may be in flight.
     """
     a_tiles, b_tiles, full, empty = ring
     c_desc, c_ptr, c_tiles = output
@@ -167,7 +160,7 @@ def consume(
     M, N, K = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * PIECE
     # Triton has no wgmma of int8 with 256 columns (to 3.9): two of 128.
-    WGMMA_N: gl.constexpr = 128 if gl.int32 == SUM else BLOCK_N
+    WGMMA_N: gl.constexpr = 128 if gl.int32 == SUM and BLOCK_N == 256 else BLOCK_N
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], warps_per_cta=[4, 1], instr_shape=[16, WGMMA_N, 32]
     )
@@ -186,13 +179,21 @@ def consume(
             total = hopper.warpgroup_mma_wait(1, [total])
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > 0)
             step += 1
+        rows = m + gl.arange(0, PIECE, gl.SliceLayout(1, SUMS))
+        columns = n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
+        of_row = gl.load(scale_a_ptr + rows, mask=rows < M, other=0.0)
+        of_column = gl.load(scale_b_ptr + columns, mask=columns < N, other=0.0)
         total = hopper.warpgroup_mma_wait(0, [total])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        left, right = halves(total)
-        pieces = halves(left) + halves(right)
+        c = (total.to(gl.float32) * of_row[:, None] * of_column[None, :]).to(gl.bfloat16)
+        pieces = (c,)
+        if BLOCK_N > PIECE:
+            pieces = halves(c)
+        if BLOCK_N > 2 * PIECE:
+            pieces = halves(pieces[0]) + halves(pieces[1])
         for i in gl.static_range(BLOCK_N // PIECE):
-            piece = scaled_in_gluon(pieces[i], scale_a_ptr, scale_b_ptr, m, n + i * PIECE, M, N)
+            piece = pieces[i]
             if C_ALIGNED:
                 c_tile = c_tiles.index(CONSUMER * 2 + i % 2)
                 tma.store_wait(1)  # the store that last read this buffer has finished
@@ -200,10 +201,10 @@ def consume(
                 hopper.fence_async_shared()
                 async_store(c_desc, [m, n + i * PIECE], c_tile)
             else:
-                rows = m + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
-                columns = n + i * PIECE + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]
-                c_ptrs = c_ptr + rows.to(gl.int64) * N + columns
-                gl.store(c_ptrs, piece, mask=(rows < M) & (columns < N))
+                c_rows = m + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
+                c_columns = n + i * PIECE + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]
+                c_ptrs = c_ptr + c_rows.to(gl.int64) * N + c_columns
+                gl.store(c_ptrs, piece, mask=(c_rows < M) & (c_columns < N))
     if C_ALIGNED:
         tma.store_wait(0)
 
@@ -321,6 +322,9 @@ def persistent(
     return c
 
 
+STAGES_IN_GLUON = {256: 4, 128: 6, 64: 8}
+"""By BLOCK_N."""
+
 BYTES_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
 
 
@@ -330,13 +334,14 @@ def in_gluon(op: str, *matrices: torch.Tensor) -> torch.Tensor:
     check_coordinates(M=M, N=N, K=K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 128, 4
-    a_desc = TensorDescriptor.from_tensor(for_tma(a), [BLOCK_M // 2, BLOCK_K], BYTES_SWIZZLED)
-    b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, BLOCK_K], BYTES_SWIZZLED)
+    processors = multiprocessors(a.device)
+    BLOCK_M, BLOCK_N = 128, tile_for(M, N, processors)
+    a_desc = TensorDescriptor.from_tensor(for_tma(a), [64, 128], BYTES_SWIZZLED)
+    b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, 128], BYTES_SWIZZLED)
     C_ALIGNED = N % 8 == 0
-    c_desc = TensorDescriptor.from_tensor(c, [BLOCK_M // 2, 64], SWIZZLED) if C_ALIGNED else None
-    programs = min(multiprocessors(a.device), cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
-    constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES}
+    c_desc = TensorDescriptor.from_tensor(c, [64, 64], SWIZZLED) if C_ALIGNED else None
+    programs = min(processors, cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))
+    constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES_IN_GLUON[BLOCK_N]}
     scaled_matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K, IN_GLUON[SUM],
         C_LAYOUT=SWIZZLED, **constants, num_warps=4,

@@ -5,7 +5,7 @@
 //   specialized  a producer warp fetches, two consumer warpgroups multiply, scale and add
 //   persistent   one block per multiprocessor computes tile after tile
 //   prefetched   scales are loaded four blocks of K ahead; TMA stores c
-//   multicast    TMA multicast: two blocks that need the same tile of a load half of it each, into both
+//   multicast    TMA multicast: two blocks that share a tile of b, or of a, load half of it each, into both
 #pragma once
 
 #include "fp8_block_matmul/01_specialized.cuh"

@@ -7,7 +7,7 @@ from compare.arguments import check_block_product
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor
 from cuda_impl.launch import HOPPER, Kernel, Plan, ceil_div, variant
-from cuda_impl.launches.scaled_matmul import BLOCK_K, PROMOTED_TILES, Product, Tile, by_tma, product, tile_for
+from cuda_impl.launches.scaled_matmul import BLOCK_K, TILES, Product, by_tma, product, tile_for
 from cuda_impl.layouts import BOOLS
 
 OP = "fp8_block_matmul"
@@ -18,47 +18,47 @@ def checked(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Product:
     return product(a, b, scale_a, scale_b, ceil_div(a.shape[1], BLOCK_K))
 
 
-SPECIALIZED = Kernel("fp8_block_matmul_specialized_kernel<{TILE}>", TILE=PROMOTED_TILES)
+SPECIALIZED = Kernel("fp8_block_matmul_specialized_kernel<{TILE}>", TILE=TILES)
 
 
 @variant(OP, "specialized", kernels=[SPECIALIZED], emulated=True, **HOPPER)
 def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """A producer and two consumer warpgroups; one block per tile."""
     p = checked(a, b, scale_a, scale_b)
-    tile = tile_for(PROMOTED_TILES, p.M, p.N, multiprocessors(a.device))
+    tile = tile_for(p.M, p.N, multiprocessors(a.device))
     return by_tma(SPECIALIZED(TILE=tile), p, tile)
 
 
-PERSISTENT = Kernel("fp8_block_matmul_persistent_kernel<{TILE}>", TILE=PROMOTED_TILES)
+PERSISTENT = Kernel("fp8_block_matmul_persistent_kernel<{TILE}>", TILE=TILES)
 
 
 @variant(OP, "persistent", kernels=[PERSISTENT], emulated=True, **HOPPER)
 def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One block per multiprocessor; the producer prefetches the next tile."""
     p, processors = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
-    tile = tile_for(PROMOTED_TILES, p.M, p.N, processors)
+    tile = tile_for(p.M, p.N, processors)
     return by_tma(PERSISTENT(TILE=tile), p, tile, processors)
 
 
-def grouped_kernel(name: str) -> Kernel:
+def grouped_kernel(name: str, GROUP_M: int) -> Kernel:
     template = f"{OP}_{name}_kernel<{{TILE}}, {{GROUP_M}}, {{ALIGNED}}>"
-    return Kernel(template, TILE=PROMOTED_TILES, GROUP_M=[8], ALIGNED=BOOLS)
+    return Kernel(template, TILE=TILES, GROUP_M=[GROUP_M], ALIGNED=BOOLS)
 
 
-def by_groups(
-    run: Kernel, p: Product, blocks: int, BLOCK_N: int, WAVES: int, GROUP_M: int, cluster: tuple[int, int]
-) -> Plan:
-    """Persistent, in grouped tile order; TMA stores c.  `tile_for` chooses sizes of 0."""
-    tile = tile_for(PROMOTED_TILES, p.M, p.N, multiprocessors(p.a.device))
-    if BLOCK_N and WAVES:
-        fixed = (each for each in PROMOTED_TILES if each[:2] == (BLOCK_N, WAVES))
-        tile = next(fixed, Tile(BLOCK_N, WAVES, 4))
+def by_groups(run: Kernel, p: Product, blocks: int, BLOCK_N: int, GROUP_M: int, shares: bool) -> Plan:
+    """Persistent, in grouped tile order; TMA stores c.  `tile_for` chooses a BLOCK_N of 0.
+
+    ``shares``: two blocks share their loads of b, or of a if tiles are narrow.
+    """
+    fixed = (tile for tile in TILES if tile.BLOCK_N == BLOCK_N)
+    tile = next(fixed, tile_for(p.M, p.N, multiprocessors(p.a.device)))
+    cluster = (1, 1) if not shares else (2, 1) if tile.BLOCK_N > 64 else (1, 2)
     instance = run(TILE=tile, GROUP_M=GROUP_M, ALIGNED=p.aligned)
     return by_tma(instance, p, tile, blocks, stores=True, cluster=cluster)
 
 
-TUNABLE = {"BLOCK_N": (64, 128), "WAVES": (1, 2), "GROUP_M": (4, 8, 16)}
-PREFETCHED = grouped_kernel("prefetched")
+TUNABLE = {"BLOCK_N": (64, 128, 256), "GROUP_M": (4, 8, 16)}
+PREFETCHED = grouped_kernel("prefetched", 16)
 
 
 @variant(OP, "prefetched", kernels=[PREFETCHED], emulated=True, tunable=TUNABLE, **HOPPER)
@@ -69,15 +69,14 @@ def prefetched(
     scale_b: Tensor,
     *,
     BLOCK_N: int = 0,
-    WAVES: int = 0,
-    GROUP_M: int = 8,
+    GROUP_M: int = 16,
 ) -> Plan:
     """Scales are loaded four blocks of K ahead; TMA stores c."""
     p, blocks = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
-    return by_groups(PREFETCHED, p, blocks, BLOCK_N, WAVES, GROUP_M, cluster=(1, 1))
+    return by_groups(PREFETCHED, p, blocks, BLOCK_N, GROUP_M, shares=False)
 
 
-MULTICAST = grouped_kernel("multicast")
+MULTICAST = grouped_kernel("multicast", 8)
 
 
 @variant(OP, "multicast", kernels=[MULTICAST], tunable=TUNABLE, **HOPPER)
@@ -88,9 +87,8 @@ def multicast(
     scale_b: Tensor,
     *,
     BLOCK_N: int = 0,
-    WAVES: int = 0,
     GROUP_M: int = 8,
 ) -> Plan:
-    """TMA multicast: the two blocks of a cluster share their loads of a."""
+    """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
     p, blocks = checked(a, b, scale_a, scale_b), multiprocessors(a.device) // 2 * 2
-    return by_groups(MULTICAST, p, blocks, BLOCK_N, WAVES, GROUP_M, cluster=(1, 2))
+    return by_groups(MULTICAST, p, blocks, BLOCK_N, GROUP_M, shares=True)

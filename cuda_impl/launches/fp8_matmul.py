@@ -8,7 +8,7 @@ from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor
 from cuda_impl.launch import HOPPER, Kernel, Plan, variant
 from cuda_impl.launches import scaled_matmul
-from cuda_impl.launches.scaled_matmul import PROMOTED_TILES, Product, by_tma
+from cuda_impl.launches.scaled_matmul import TILES, Product, by_tma, tile_for
 from cuda_impl.layouts import BOOLS
 
 OP = "fp8_matmul"
@@ -46,14 +46,12 @@ def multicast(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     return scaled_matmul.multicast(MULTICAST, product(a, b, scale_a, scale_b))
 
 
-PROMOTED = Kernel("scaled_matmul_promoted_kernel<{TILE}, {ALIGNED}>", TILE=PROMOTED_TILES, ALIGNED=BOOLS)
+PROMOTED = Kernel("scaled_matmul_promoted_kernel<{TILE}, {ALIGNED}>", TILE=TILES, ALIGNED=BOOLS)
 
 
 @variant(OP, "promoted", kernels=[PROMOTED], emulated=True, **HOPPER)
 def promoted(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
-    """Sums of 128 of K are added in fp32; the largest tile of which there is one per multiprocessor."""
-    p = product(a, b, scale_a, scale_b)
-    processors = multiprocessors(a.device)
-    enough = (tile for tile in PROMOTED_TILES if tile.grid(p.M, p.N) >= processors)
-    tile = next(enough, PROMOTED_TILES[-1])
+    """Sums of 128 of K are added in fp32."""
+    p, processors = product(a, b, scale_a, scale_b), multiprocessors(a.device)
+    tile = tile_for(p.M, p.N, processors)
     return by_tma(PROMOTED(TILE=tile, ALIGNED=p.aligned), p, tile, processors, stores=True)

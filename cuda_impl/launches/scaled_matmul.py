@@ -3,7 +3,6 @@ levels, with the kernels of ``kernels/scaled_matmul/``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from cuda_impl.tensor_maps import SWIZZLE_ALIGNMENT, check_coordinates, matrix_m
 
 BLOCK_K = 128
 CONSUMERS, WARPGROUP, WARPGROUP_M = 2, 128, 64
+BLOCK_M = CONSUMERS * WARPGROUP_M
 THREADS = (1 + CONSUMERS) * WARPGROUP
 PIECE_N, PIECE_ROWS = 64, 16
 """A piece of c that a warp stores by TMA."""
@@ -56,43 +56,31 @@ def checked(op: str, taken: torch.dtype, a: Tensor, b: Tensor, scale_a: Tensor, 
 
 class Tile(NamedTuple):
     BLOCK_N: int
-    WAVES: int
-    """A consumer warpgroup has 64 rows for each."""
     STAGES: int
-
-    @property
-    def BLOCK_M(self) -> int:
-        return CONSUMERS * WARPGROUP_M * self.WAVES
-
-    @property
-    def arguments(self) -> tuple[int, int]:
-        """Template arguments of a kernel whose tiles have one wave."""
-        return self.BLOCK_N, self.STAGES
 
     def grid(self, M: int, N: int, CLUSTER_M: int = 1, CLUSTER_N: int = 1) -> int:
         """Blocks, one per tile of c, in whole clusters of so many along M and N."""
-        clusters = ceil_div(M, CLUSTER_M * self.BLOCK_M) * ceil_div(N, CLUSTER_N * self.BLOCK_N)
+        clusters = ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, CLUSTER_N * self.BLOCK_N)
         return CLUSTER_M * CLUSTER_N * clusters
 
 
-def tile_for(tiles: Sequence[Tile], M: int, N: int, blocks: int) -> Tile:
+TILES = (Tile(256, 4), Tile(128, 6), Tile(64, 8))
+
+
+def tile_for(M: int, N: int, blocks: int) -> Tile:
     """The tile with which the last of so many resident blocks finishes first.
 
-    A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the number
-    of tiles that a block processes in sequence.
+    A tile costs its width plus about 96 columns for prologue and epilogue, times the number of tiles that a
+    block processes in sequence.
     """
 
     def columns(tile: Tile) -> int:
-        return ceil_div(tile.grid(M, N), blocks) * (tile.BLOCK_N * tile.WAVES + 96)
+        return ceil_div(tile.grid(M, N), blocks) * (tile.BLOCK_N + 96)
 
-    return min(tiles, key=columns)
-
-
-PROMOTED_TILES = (Tile(128, 2, 4), Tile(128, 1, 6), Tile(64, 1, 8))
-"""Of kernels that add sums of 128 of K in fp32 registers; from the largest."""
+    return min(TILES, key=columns)
 
 
-def lines_of_a(BLOCK_M: int, M: int) -> int:
+def lines_of_a(M: int) -> int:
     """Lines of a tile of a that are fetched, as in ``kernels/scaled_matmul/tiles.cuh``."""
     return min(BLOCK_M, ceil_div(M, 16) * 16)
 
@@ -129,10 +117,10 @@ def by_tma(
         return Plan(zeros_like(p.c))
     CLUSTER_M, CLUSTER_N = cluster
     maps: list[Argument] = [
-        matrix_map(padded(p.a), lines_of_a(tile.BLOCK_M, p.M) // CLUSTER_N),
+        matrix_map(padded(p.a), lines_of_a(p.M) // CLUSTER_N),
         matrix_map(padded(p.b), tile.BLOCK_N // CLUSTER_M),
     ]
-    shared_bytes = tile.STAGES * (tile.BLOCK_M + tile.BLOCK_N) * BLOCK_K + SWIZZLE_ALIGNMENT
+    shared_bytes = tile.STAGES * (BLOCK_M + tile.BLOCK_N) * BLOCK_K + SWIZZLE_ALIGNMENT
     if stores:
         maps.append(matrix_map(p.c, PIECE_ROWS) if p.aligned else np.zeros(1, "V128")[0])
         shared_bytes += places_bytes(tile.BLOCK_N)
@@ -143,16 +131,13 @@ def by_tma(
 
 # --------------------------------------------------------------------------- scales of rows
 
-TILES = (Tile(256, 1, 4), Tile(128, 1, 6), Tile(64, 1, 8))
-ARGUMENTS = [tile.arguments for tile in TILES]
-
 
 def kernels_of(T: str) -> tuple[Kernel, Kernel, Kernel, Kernel]:
     """Those of the functions below, in their order; ``T``: the C++ type of sums."""
-    stored = {"TILE": ARGUMENTS, "ALIGNED": BOOLS}
+    stored = {"TILE": TILES, "ALIGNED": BOOLS}
     return (
         Kernel(f"scaled_matmul_wgmma_kernel<{T}, 3>"),
-        Kernel(f"scaled_matmul_specialized_kernel<{T}, {{TILE}}>", TILE=ARGUMENTS),
+        Kernel(f"scaled_matmul_specialized_kernel<{T}, {{TILE}}>", TILE=TILES),
         Kernel(f"scaled_matmul_persistent_kernel<{T}, {{TILE}}, {{ALIGNED}}>", **stored),
         Kernel(f"scaled_matmul_multicast_kernel<{T}, {{TILE}}, {{ALIGNED}}>", **stored),
     )
@@ -160,26 +145,26 @@ def kernels_of(T: str) -> tuple[Kernel, Kernel, Kernel, Kernel]:
 
 def wgmma(run: Kernel, p: Product) -> Plan:
     """One tile per warpgroup, fetched by TMA."""
-    return by_tma(run(), p, Tile(128, 1, 3), threads=WARPGROUP)
+    return by_tma(run(), p, Tile(128, 3), threads=WARPGROUP)
 
 
 def specialized(run: Kernel, p: Product) -> Plan:
     """One producer warp, eight consumer warps."""
-    tile = tile_for(TILES, p.M, p.N, multiprocessors(p.a.device))
-    return by_tma(run(TILE=tile.arguments), p, tile)
+    tile = tile_for(p.M, p.N, multiprocessors(p.a.device))
+    return by_tma(run(TILE=tile), p, tile)
 
 
 def persistent(run: Kernel, p: Product) -> Plan:
     """One block per multiprocessor, round-robin tile scheduling; TMA stores c."""
     processors = multiprocessors(p.a.device)
-    tile = tile_for(TILES, p.M, p.N, processors)
-    return by_tma(run(TILE=tile.arguments, ALIGNED=p.aligned), p, tile, processors, stores=True)
+    tile = tile_for(p.M, p.N, processors)
+    return by_tma(run(TILE=tile, ALIGNED=p.aligned), p, tile, processors, stores=True)
 
 
 def multicast(run: Kernel, p: Product) -> Plan:
     """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
     processors = multiprocessors(p.a.device) // 2 * 2
-    tile = tile_for(TILES, p.M, p.N, processors)
+    tile = tile_for(p.M, p.N, processors)
     cluster = (2, 1) if tile.BLOCK_N > 64 else (1, 2)
-    instance = run(TILE=tile.arguments, ALIGNED=p.aligned)
+    instance = run(TILE=tile, ALIGNED=p.aligned)
     return by_tma(instance, p, tile, processors, stores=True, cluster=cluster)

@@ -9,7 +9,7 @@ import triton_impl.fp8_block_matmul
 from compare import registry
 from compare.model.op import Implementation, case
 from cuda_impl.launches.fp8_block_matmul import prefetched
-from cuda_impl.launches.scaled_matmul import PROMOTED_TILES, tile_for
+from cuda_impl.launches.scaled_matmul import TILES
 from loops import for_each
 from on_device import each_of
 from torch_impl.quantize_fp8 import naive as quantized
@@ -56,27 +56,13 @@ def test_what_lies_beyond_the_columns_of_b_does_not_count(impl: Implementation) 
 
 # Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.
 @pytest.mark.parametrize("sizes", [(20, 200, 1100), (270, 131, 645)])
-@pytest.mark.parametrize(("BLOCK_N", "WAVES"), [tile[:2] for tile in PROMOTED_TILES])
-def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("BLOCK_N", [tile.BLOCK_N for tile in TILES])
+def test_every_tile_is_correct(BLOCK_N: int, sizes: tuple[int, int, int]) -> None:
     c = case("fp8", **dict(zip("MNK", sizes, strict=True)))
     inputs = OP.make_inputs(c, torch.Generator().manual_seed(0), torch.device("cpu"))
     wanted = OP.oracle(*(x.double() for x in inputs))
-    found = prefetched(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES).double()
+    found = prefetched(*inputs, BLOCK_N=BLOCK_N).double()
     torch.testing.assert_close(found, wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
-
-
-@for_each(
-    "M, N, tile",
-    [
-        *((size, size, (128, 2, 4)) for size in (3072, 4096, 8192)),
-        (4096, 7168, (128, 2, 4)),
-        *((size, size, (128, 2, 4)) for size in (1536, 2048)),
-        (1024, 2048, (128, 1, 6)),
-        *((M, 8192, (64, 1, 8)) for M in (1, 64, 128)),
-    ],
-)
-def test_tiles_keep_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) -> None:
-    assert tile_for(PROMOTED_TILES, M, N, 132) == tile
 
 
 @for_each(

@@ -9,7 +9,7 @@ import torch
 
 from compare.model.op import Implementation
 from cuda_impl.buffers import Buffer, copy_of
-from cuda_impl.launches.scaled_matmul import TILES, lines_of_a, tile_for
+from cuda_impl.launches.scaled_matmul import lines_of_a, tile_for
 from cuda_impl.layouts import has_aligned_rows, padded
 from loops import for_each
 from on_device import each_of
@@ -94,17 +94,18 @@ def test_operands_are_copied_only_where_a_kernel_cannot_read_them(dtype: torch.d
 @for_each(
     "M, N, BLOCK_N",
     [
-        *((size, size, 256) for size in (4096, 8192)),
+        *((size, size, 256) for size in (1536, 2048, 3072, 4096, 8192)),
         (4096, 7168, 256),
         (1024, 1024, 64),
+        (1024, 2048, 128),
         *((M, 8192, 64) for M in (1, 64, 128)),
         (128, 7168, 64),
     ],
 )
 def test_tiles_keep_an_h200_at_work(M: int, N: int, BLOCK_N: int) -> None:
-    assert tile_for(TILES, M, N, 132).BLOCK_N == BLOCK_N
+    assert tile_for(M, N, 132).BLOCK_N == BLOCK_N
 
 
 @for_each("M, lines", [(1, 16), (16, 16), (17, 32), (64, 64), (127, 128), (128, 128), (999, 128)])
 def test_no_more_lines_are_fetched_than_a_short_matrix_has(M: int, lines: int) -> None:
-    assert lines_of_a(128, M) == lines
+    assert lines_of_a(M) == lines

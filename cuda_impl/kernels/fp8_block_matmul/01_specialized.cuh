@@ -5,13 +5,13 @@
 
 #include "fp8_block_matmul/scaled_sums.cuh"
 
-// Grid: one block of three warpgroups per tile of c, in grouped order. BLOCK_N divides 128.
-template <int BLOCK_N, int WAVES, int STAGES>
+// Grid: one block of three warpgroups per tile of c, in grouped order.
+template <int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matmul_specialized_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const float* scale_a_ptr, const float* scale_b_ptr, __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA_LEVELS
-    constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
+    constexpr int BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -42,10 +42,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = group - 1;
         const BlockScales scales = {scale_a_ptr, scale_b_ptr, blocks_k};
-        ScaledSums<BLOCK_N, WAVES> sums(m + consumer * WARPGROUP_M * WAVES);
+        ScaledSums<BLOCK_N> sums(m + consumer * WARPGROUP_M);
         for (int k = 0; k < blocks_k; ++k, ring.advance()) {
             mbarrier_wait(&full[ring.stage], ring.parity);
-            sums.add_block(stages + ring.stage * BYTES, &empty[ring.stage], consumer, scales, k, n, M);
+            sums.add_block(stages + ring.stage * BYTES, &empty[ring.stage], consumer, scales, k, n, M, N);
         }
         sums.store(c_ptr, n, M, N);
     }

@@ -7,13 +7,14 @@
 
 // Grid: persistent, tiles of c are assigned round-robin. Warpgroups as in specialized. C_ALIGNED: rows of c
 // are 16-byte aligned.
-template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool C_ALIGNED>
+template <int BLOCK_N, int STAGES, int GROUP_M, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matmul_prefetched_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
     __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA_LEVELS
-    constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
+    constexpr int BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
+    constexpr int PART_N = ::PART_N<BLOCK_N>, PARTS = ::PARTS<BLOCK_N>;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -48,10 +49,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
+        const int first_row = (group - 1) * WARPGROUP_M;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
+        PrefetchedScales<PARTS> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto coordinates = [&](int tile) { return grouped_tile<GROUP_M>(tile, tiles_m, tiles_n); };
         const auto prefetch = [&](int tile) {
             const TileCoordinates at = coordinates(tile);
@@ -61,35 +62,32 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             const TileCoordinates at = coordinates(tile);
             const int m = at.m * BLOCK_M + first_row, n = at.n * BLOCK_N;
-            float sum[WAVES][BLOCK_N / 2] = {};
+            float sum[PARTS][PART_N / 2] = {};
             scales.advance(0);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
                 mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
-                for (int wave = 0; wave < WAVES; ++wave) {
-                    float part[BLOCK_N / 2];
+                for (int i = 0; i < PARTS; ++i) {
+                    float part[PART_N / 2];
                     wgmma_fence();
-                    multiply(
-                        part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step, false);
+                    multiply(part, a_first + step, b_first + step + i * (PART_N * BLOCK_K >> 4), false);
                     wgmma_commit_group();
-                    const BlockScale scale = scales.of(wave, k);
-                    if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
+                    const BlockScale scale = scales.of(i, k);
+                    if (i == PARTS - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
-                    if (wave == WAVES - 1 && threadIdx.x % WARPGROUP == 0) {
-                        mbarrier_arrive(&empty[ring.stage]);
-                    }
-                    scale.add(sum[wave], part);
+                    if (i == PARTS - 1 && threadIdx.x % WARPGROUP == 0) mbarrier_arrive(&empty[ring.stage]);
+                    scale.add(sum[i], part);
                 }
             }
             if (tile + gridDim.x < unsigned(tiles)) prefetch(tile + gridDim.x);  // overlaps with the stores
 #pragma unroll
-            for (int wave = 0; wave < WAVES; ++wave) {
+            for (int i = 0; i < PARTS; ++i) {
+                const int column = n + i * PART_N;
                 if constexpr (C_ALIGNED) {
-                    tma_store_sums<BLOCK_N>(
-                        &c_map, stages + STAGES * BYTES, sum[wave], Unscaled(), m + wave * WARPGROUP_M, n);
+                    tma_store_sums<PART_N>(&c_map, stages + STAGES * BYTES, sum[i], Unscaled(), m, column);
                 } else {
-                    store_rows(c_ptr, sum[wave], m + wave * WARPGROUP_M + own_row(), n, M, N);
+                    store_rows(c_ptr, sum[i], m + own_row(), column, M, N);
                 }
             }
         }

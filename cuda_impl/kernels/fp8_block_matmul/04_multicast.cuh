@@ -1,27 +1,29 @@
-// fp8_block_matmul, level 4, multicast. Change: the two blocks of a cluster have tiles of c in one row, which
-// need the same tile of a. Each loads half of it, and TMA multicast writes that half into both: a third less
-// to load. Where b is read once, it gets a cache hint.
+// fp8_block_matmul, level 4, multicast. Change: the two blocks of a cluster share a tile of b, or of a, as in
+// scaled_matmul's multicast. Each loads half of it, and TMA multicast writes that half into both: a third
+// less to load. Where b is read once, it gets a cache hint.
 #pragma once
 
 #include "fp8_block_matmul/prefetched_scales.cuh"
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c are assigned round-robin. All else as in
 // prefetched.
-template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool C_ALIGNED>
+template <int BLOCK_N, int STAGES, int GROUP_M, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void fp8_block_matmul_multicast_kernel(
         const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
         const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
         __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA
-    constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
-    constexpr int CLUSTER = 2;
+    constexpr int BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
+    constexpr int PART_N = ::PART_N<BLOCK_N>, PARTS = ::PARTS<BLOCK_N>;
+    constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
     const int rank = cluster_block_rank();
-    const int tiles_m = (M + BLOCK_M - 1) / BLOCK_M;
-    const int tiles_n = (N + CLUSTER * BLOCK_N - 1) / (CLUSTER * BLOCK_N);  // of both blocks together
+    const int rank_m = SHARES_B<BLOCK_N> ? rank : 0, rank_n = rank - rank_m;
+    const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);  // of both blocks together
+    const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
     const int tiles = tiles_m * tiles_n, cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
@@ -42,7 +44,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     // The first row and column of this block's tile of c.
     const auto coordinates = [&](int tile) {
         const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-        return TileCoordinates{at.m * BLOCK_M, (at.n * CLUSTER + rank) * BLOCK_N};
+        return TileCoordinates{(at.m * CLUSTER_M + rank_m) * BLOCK_M, (at.n * CLUSTER_N + rank_n) * BLOCK_N};
     };
     Ring<STAGES> ring;
     if (group == 0) {
@@ -51,19 +53,14 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         // One row of tiles reads b once: the L2 keeps a instead, which all blocks read.
         const cache_policy_t of_a = M <= BLOCK_M ? evict_last_policy() : NO_POLICY;
         const cache_policy_t of_b = M <= BLOCK_M ? evict_first_policy() : NO_POLICY;
-        const int lines = lines_of_a<BLOCK_M>(M);
-        const int half = rank * lines / CLUSTER;
+        const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines_of_a<BLOCK_M>(M)) / CLUSTER;
         for (int tile = cluster; tile < tiles; tile += clusters) {
             const TileCoordinates at = coordinates(tile);
             for (int k = 0; k < blocks_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
-                unsigned char* const a = stages + ring.stage * BYTES;
-                unsigned char* const b = a + BLOCK_M * BLOCK_K;
-                mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                // Own copies and the other block's half of a.
-                mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
-                tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, at.m + half, landed, 0b11, of_a);
-                tensor_copy_to_shared(b, &b_map, k, at.n, landed, of_b);
+                fetch_with_neighbour<BLOCK_M, BLOCK_N>(
+                    stages + ring.stage * BYTES, &a_map, &b_map, at.m, at.n, k, M, half, &full[ring.stage],
+                    of_a, of_b);
             }
         }
         // The other block still arrives on this block's mbarriers: do not exit until all stages are empty.
@@ -72,10 +69,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
+        const int first_row = (group - 1) * WARPGROUP_M;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
+        PrefetchedScales<PARTS> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto prefetch = [&](int tile) {
             const TileCoordinates at = coordinates(tile);
             scales.start(at.m + first_row, at.n);
@@ -84,36 +81,35 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         for (int tile = cluster; tile < tiles; tile += clusters) {
             const TileCoordinates at = coordinates(tile);
             const int m = at.m + first_row, n = at.n;
-            float sum[WAVES][BLOCK_N / 2] = {};
+            float sum[PARTS][PART_N / 2] = {};
             scales.advance(0);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
                 mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
-                for (int wave = 0; wave < WAVES; ++wave) {
-                    float part[BLOCK_N / 2];
+                for (int i = 0; i < PARTS; ++i) {
+                    float part[PART_N / 2];
                     wgmma_fence();
-                    multiply(
-                        part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step, false);
+                    multiply(part, a_first + step, b_first + step + i * (PART_N * BLOCK_K >> 4), false);
                     wgmma_commit_group();
-                    const BlockScale scale = scales.of(wave, k);
-                    if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
+                    const BlockScale scale = scales.of(i, k);
+                    if (i == PARTS - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
-                    if (wave == WAVES - 1) {  // thread r of a consumer arrives at block r's mbarrier
+                    if (i == PARTS - 1) {  // thread r of a consumer arrives at block r's mbarrier
                         const int r = threadIdx.x % WARPGROUP;
                         if (r < CLUSTER) mbarrier_arrive_in_block(&empty[ring.stage], r);
                     }
-                    scale.add(sum[wave], part);
+                    scale.add(sum[i], part);
                 }
             }
             if (tile + clusters < tiles) prefetch(tile + clusters);  // overlaps with the stores
 #pragma unroll
-            for (int wave = 0; wave < WAVES; ++wave) {
+            for (int i = 0; i < PARTS; ++i) {
+                const int column = n + i * PART_N;
                 if constexpr (C_ALIGNED) {
-                    tma_store_sums<BLOCK_N>(
-                        &c_map, stages + STAGES * BYTES, sum[wave], Unscaled(), m + wave * WARPGROUP_M, n);
+                    tma_store_sums<PART_N>(&c_map, stages + STAGES * BYTES, sum[i], Unscaled(), m, column);
                 } else {
-                    store_rows(c_ptr, sum[wave], m + wave * WARPGROUP_M + own_row(), n, M, N);
+                    store_rows(c_ptr, sum[i], m + own_row(), column, M, N);
                 }
             }
         }

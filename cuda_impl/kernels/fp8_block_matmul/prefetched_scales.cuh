@@ -19,13 +19,13 @@ struct BlockScale {
 // The scales of a thread's partial sums, loaded four blocks of K ahead. Four lanes have the same rows: each
 // loads the scales of one block of four, and all get them by a shuffle. So a warp reads 16 bytes of a row at
 // once, and a quarter as often.
-template <int WAVES>
+template <int PARTS>
 struct PrefetchedScales {
     BlockScales scales;
     int M, N;
-    const float *of_row[WAVES][2], *of_n;  // the scales of the thread's rows, and of the columns
-    float a[WAVES][2], b;                  // of this lane's block of the next four
-    float product[WAVES][2];               // of the present four
+    const float *of_row[2], *of_n[PARTS];  // the scales of the thread's rows, and of each 128 columns
+    float a[2], b[PARTS];                  // of this lane's block of the next four
+    float product[PARTS][2];               // of the present four
 
     __device__ __forceinline__ PrefetchedScales(const BlockScales& scales, int M, int N)
         : scales(scales), M(M), N(N) {}
@@ -34,14 +34,15 @@ struct PrefetchedScales {
     // scales of the last one: their sums are not stored.
     __device__ __forceinline__ void start(int m, int n) {
 #pragma unroll
-        for (int wave = 0; wave < WAVES; ++wave) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = min(m + own_row() + wave * WARPGROUP_M + half * 8, M - 1);
-                of_row[wave][half] = scales.a + static_cast<index_t>(row) * scales.blocks;
-            }
+        for (int half = 0; half < 2; ++half) {
+            const int row = min(m + own_row() + half * 8, M - 1);
+            of_row[half] = scales.a + static_cast<index_t>(row) * scales.blocks;
         }
-        of_n = scales.b + static_cast<index_t>(min(n, N - 1) / BLOCK_K) * scales.blocks;
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) {
+            const int block = min(n + i * BLOCK_K, N - 1) / BLOCK_K;
+            of_n[i] = scales.b + static_cast<index_t>(block) * scales.blocks;
+        }
         load(0);
     }
 
@@ -49,29 +50,27 @@ struct PrefetchedScales {
     __device__ __forceinline__ void load(int first_k) {
         const int k = min(first_k + static_cast<int>(threadIdx.x % 4), scales.blocks - 1);
 #pragma unroll
-        for (int wave = 0; wave < WAVES; ++wave) {
+        for (int half = 0; half < 2; ++half) a[half] = of_row[half][k];
 #pragma unroll
-            for (int half = 0; half < 2; ++half) a[wave][half] = of_row[wave][half][k];
-        }
-        b = of_n[k];
+        for (int i = 0; i < PARTS; ++i) b[i] = of_n[i][k];
     }
 
     // Takes the four blocks from k on, which were loaded last, and loads the next four.
     __device__ __forceinline__ void advance(int k) {
 #pragma unroll
-        for (int wave = 0; wave < WAVES; ++wave) {
+        for (int i = 0; i < PARTS; ++i) {
 #pragma unroll
-            for (int half = 0; half < 2; ++half) product[wave][half] = a[wave][half] * b;
+            for (int half = 0; half < 2; ++half) product[i][half] = a[half] * b[i];
         }
         load(k + 4);
     }
 
-    // Those of a wave's partial sums of block k of K.
-    __device__ __forceinline__ BlockScale of(int wave, int k) const {
+    // Those of the partial sums of block k of K, of a part of the columns.
+    __device__ __forceinline__ BlockScale of(int part, int k) const {
         BlockScale scale;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            scale.of[half] = __shfl_sync(FULL_WARP, product[wave][half], k % 4, 4);
+            scale.of[half] = __shfl_sync(FULL_WARP, product[part][half], k % 4, 4);
         }
         return scale;
     }

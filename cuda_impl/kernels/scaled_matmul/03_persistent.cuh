@@ -57,7 +57,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
             const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = at.m * BLOCK_M + consumer * WARPGROUP_M, n = at.n * BLOCK_N;
-            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
@@ -69,6 +68,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
                 if (k > 0 && releases) mbarrier_arrive(&empty[before]);
                 before = ring.stage;
             }
+            // Loads overlap with the last product.
+            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             wgmma_wait_group<0>(sum);
             if (releases) mbarrier_arrive(&empty[before]);
             if constexpr (C_ALIGNED) {

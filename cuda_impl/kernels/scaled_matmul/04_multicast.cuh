@@ -8,9 +8,6 @@
 
 #include "scaled_matmul/tiles.cuh"
 
-template <int BLOCK_N>
-constexpr bool SHARES_B = BLOCK_N > 64;  // else a
-
 // Grid: persistent, clusters of two blocks; pairs of tiles of c of 128 x BLOCK_N are assigned round-robin.
 // Warpgroups and C_ALIGNED as in persistent.
 template <typename Sum, int BLOCK_N, int STAGES, bool C_ALIGNED>
@@ -54,26 +51,16 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         // One row of tiles reads b once: the L2 keeps a instead, which all blocks read.
         const cache_policy_t of_a = M <= BLOCK_M ? evict_last_policy() : NO_POLICY;
         const cache_policy_t of_b = M <= BLOCK_M ? evict_first_policy() : NO_POLICY;
-        const int lines = lines_of_a<BLOCK_M>(M);
-        const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
+        const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines_of_a<BLOCK_M>(M)) / CLUSTER;
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M;
             const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
             for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
-                unsigned char* const a = tiles + ring.stage * BYTES;
-                unsigned char* const b = a + BLOCK_M * BLOCK_K;
-                mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                // Own copies and the other block's half.
-                mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
-                if constexpr (SHARES_B<BLOCK_N>) {
-                    tensor_copy_to_shared(a, &a_map, k, m, landed, of_a);
-                    tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11, of_b);
-                } else {
-                    tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11, of_a);
-                    tensor_copy_to_shared(b, &b_map, k, n, landed, of_b);
-                }
+                fetch_with_neighbour<BLOCK_M, BLOCK_N>(
+                    tiles + ring.stage * BYTES, &a_map, &b_map, m, n, k, M, half, &full[ring.stage], of_a,
+                    of_b);
             }
         }
         // The other block still arrives on this block's mbarriers: do not exit until all stages are empty.
@@ -94,7 +81,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
             const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (at.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
             const int n = (at.n * CLUSTER_N + rank_n) * BLOCK_N;
-            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
@@ -106,6 +92,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 if (k > 0) release(before);
                 before = ring.stage;
             }
+            // Loads overlap with the last product.
+            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             wgmma_wait_group<0>(sum);
             release(before);
             if constexpr (C_ALIGNED) {

@@ -1,21 +1,21 @@
 // fp8_matmul's level promoted. Change: the accumulator. Tensor cores add products of e4m3 with 13 bits behind
 // the leading one, and lose more the longer a sum is. Here their sums end after 128 of K and are added in
-// fp32 registers. That takes twice the registers per element of c, so a warpgroup multiplies its 64 * WAVES
-// rows one wave after another; while one warpgroup adds, the other one's products run. Source of the idea:
+// fp32 registers. That takes twice the registers per element of c, so a warpgroup multiplies half of a tile's
+// columns after the other; while one warpgroup adds, the other one's products run. Source of the idea:
 // DeepSeek-AI, "DeepSeek-V3 Technical Report", section 3.3.2.
 #pragma once
 
 #include "scaled_matmul/tiles.cuh"
 
-// Grid: persistent, tiles of c of 128 * WAVES x BLOCK_N assigned round-robin; all else as in persistent.
-template <int BLOCK_N, int WAVES, int STAGES, bool C_ALIGNED>
+// Grid: persistent, tiles of c of 128 x BLOCK_N assigned round-robin; all else as in persistent.
+template <int BLOCK_N, int STAGES, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_promoted_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
     __nv_bfloat16* c_ptr, int M, int N, int K) {
 #if HAS_WGMMA_LEVELS
-    constexpr int BLOCK_M = CONSUMERS * WAVES * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
-    constexpr int GROUP_M = 16;
+    constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
+    constexpr int GROUP_M = 16, PART_N = ::PART_N<BLOCK_N>, PARTS = ::PARTS<BLOCK_N>;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -47,38 +47,36 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        const int first = (warpgroup - 1) * WAVES * WARPGROUP_M;  // of the tile's rows
+        const int first = (warpgroup - 1) * WARPGROUP_M;  // of the tile's rows
         const matrix_t a_first = matrix_descriptor(tiles + first * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(tiles + BLOCK_M * BLOCK_K, 0);
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
             const TileCoordinates at = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-            float sum[WAVES][BLOCK_N / 2] = {};
+            float sum[PARTS][PART_N / 2] = {};
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
                 mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
-                for (int wave = 0; wave < WAVES; ++wave) {
-                    const matrix_t a = a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4);
-                    float part[BLOCK_N / 2];
+                for (int i = 0; i < PARTS; ++i) {
+                    const matrix_t b = b_first + step + i * (PART_N * BLOCK_K >> 4);
+                    float part[PART_N / 2];
                     wgmma_fence();
-                    multiply(part, a, b_first + step, false);
+                    multiply(part, a_first + step, b, false);
                     wgmma_commit_group();
                     wgmma_wait_group<0>(part);
-                    if (wave == WAVES - 1 && threadIdx.x % WARPGROUP == 0) {
-                        mbarrier_arrive(&empty[ring.stage]);
-                    }
+                    if (i == PARTS - 1 && threadIdx.x % WARPGROUP == 0) mbarrier_arrive(&empty[ring.stage]);
 #pragma unroll
-                    for (int i = 0; i < BLOCK_N / 2; ++i) sum[wave][i] += part[i];
+                    for (int j = 0; j < PART_N / 2; ++j) sum[i][j] += part[j];
                 }
             }
 #pragma unroll
-            for (int wave = 0; wave < WAVES; ++wave) {
-                const int m = at.m * BLOCK_M + first + wave * WARPGROUP_M, n = at.n * BLOCK_N;
+            for (int i = 0; i < PARTS; ++i) {
+                const int m = at.m * BLOCK_M + first, n = at.n * BLOCK_N + i * PART_N;
                 if constexpr (C_ALIGNED) {
-                    const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
-                    tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum[wave], scales, m, n);
+                    const Scales<PART_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
+                    tma_store_sums<PART_N>(&c_map, tiles + STAGES * BYTES, sum[i], scales, m, n);
                 } else {
-                    store_sums(c_ptr, sum[wave], scale_a_ptr, scale_b_ptr, m, n, M, N);
+                    store_sums(c_ptr, sum[i], scale_a_ptr, scale_b_ptr, m, n, M, N);
                 }
             }
         }

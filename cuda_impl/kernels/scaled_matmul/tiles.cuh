@@ -18,6 +18,17 @@ static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) 
 template <int BLOCK_M, int BLOCK_N>
 constexpr int STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K;
 
+// Whether two blocks of a cluster share a tile of b, else one of a, which is the larger if M is small.
+template <int BLOCK_N>
+constexpr bool SHARES_B = BLOCK_N > 64;
+
+// Where partial sums are added in fp32 registers, a warpgroup multiplies its 64 rows by PART_N columns at a
+// time, PARTS times: two sets of sums of 256 columns would take more registers than a thread can have.
+template <int BLOCK_N>
+constexpr int PART_N = BLOCK_N < 128 ? BLOCK_N : 128;
+template <int BLOCK_N>
+constexpr int PARTS = BLOCK_N / PART_N<BLOCK_N>;
+
 // A warp's buffers for pieces of c of 16 rows by 64 columns, used alternately.
 constexpr int PIECE_N = 64, PIECE_BYTES = 16 * PIECE_N * 2;
 template <int BLOCK_N>
@@ -41,6 +52,27 @@ __device__ __forceinline__ void fetch_tiles(
     tensor_copy_to_shared(stage, a_map, k, m, landed);
     tensor_copy_to_shared(stage + BLOCK_M * BLOCK_K, b_map, k, n, landed);
 }
+
+#if HAS_WGMMA
+
+// As fetch_tiles, of a block of a cluster of two. Of the tile that both need, it loads the half from line
+// `half` on, and TMA multicast writes that into both; the other block's half arrives in the same way.
+template <int BLOCK_M, int BLOCK_N>
+__device__ __forceinline__ void fetch_with_neighbour(
+    unsigned char* stage, const TensorMap* a_map, const TensorMap* b_map, int m, int n, int k, int M,
+    int half, mbarrier_t* landed, cache_policy_t of_a, cache_policy_t of_b) {
+    unsigned char* const b = stage + BLOCK_M * BLOCK_K;
+    mbarrier_arrive_expect_bytes(landed, (lines_of_a<BLOCK_M>(M) + BLOCK_N) * BLOCK_K);
+    if constexpr (SHARES_B<BLOCK_N>) {
+        tensor_copy_to_shared(stage, a_map, k, m, landed, of_a);
+        tensor_copy_to_blocks(b + half * BLOCK_K, b_map, k, n + half, landed, 0b11, of_b);
+    } else {
+        tensor_copy_to_blocks(stage + half * BLOCK_K, a_map, k, m + half, landed, 0b11, of_a);
+        tensor_copy_to_shared(b, b_map, k, n, landed, of_b);
+    }
+}
+
+#endif  // HAS_WGMMA
 
 // sum (+)= 64 lines of a @ lines of b, transposed: four wgmma of 32 of K each. a and b are descriptors, whose
 // addresses count 16 bytes: a kernel makes those of the first stage, and adds a stage's offset.
@@ -92,7 +124,7 @@ __device__ __forceinline__ void store_sums(
     }
 }
 
-// The scales of a thread's sums, loaded while these are computed.
+// The scales of a thread's sums, loaded while the last of these are computed.
 template <int BLOCK_N>
 struct Scales {
     float of_row[2], of_column[BLOCK_N / 4];
