@@ -24,7 +24,7 @@ from triton_impl.shared_rows import (
     resident_programs,
     share_rows,
 )
-from triton_impl.staged_rows import TWO_ROWS, staged_rows
+from triton_impl.staged_rows import staged_rows
 
 INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 KEPT = tl.constexpr(8)
@@ -307,18 +307,17 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
 def in_gluon(
     kernel: Any, row_kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor
 ) -> torch.Tensor:
-    """Launch ``row_kernel`` if a program holds a row, else ``kernel``."""
+    """Launch ``row_kernel`` for unaligned rows of which a program holds one, else ``kernel``."""
     rows = checked(op, x, **parameters)
     y, (M, N) = rows.y, x.shape
     if y.numel() == 0:
         return y
-    # layer_norm reads twice as many bytes of parameters as of an aligned row, which `kernel` keeps.
-    row = staged_rows(rows.x, 0 if "bias" in parameters else TWO_ROWS)
+    row = staged_rows(rows.x)
     if row is not None:
-        VEC = row.constants["VEC"] if not row.constants["ALIGNED"] and row.body > 0 else 1
+        VEC = row.tiles["VEC"] if row.body > 0 else 1
         row_kernel[grid_1d(M)](
             row.x, *rows.parameters, *windows(rows.parameters, VEC, row.body), y, N, row.x.stride(0), eps,
-            **row.constants,
+            **row.tiles,
         )  # fmt: skip
         return y
     x = in_vectors(rows.x)

@@ -8,8 +8,8 @@ Variants; ``cuda_impl/kernels/softmax.cuh`` has the first four under the same na
   registers do not hold is loaded again: 256 KB
 * ``split``: several programs share a row and exchange partial sums through global memory: long rows
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
-  into shared memory, and a row's partial sums are loaded before they are needed; rows of up to 104 KB, and
-  unaligned ones of up to 224 KB, have a program each, in whose shared memory they stay
+  into shared memory, and a row's partial sums are loaded before they are needed; an unaligned row
+  of up to 224 KB has a program to itself, in whose shared memory it stays
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 ``tl.exp`` keeps them, at three more instructions per element.
@@ -40,8 +40,6 @@ from triton_impl.shared_rows import (
     share_rows,
 )
 from triton_impl.staged_rows import (
-    TWO_ROWS,
-    columns_in_body,
     columns_of_edges,
     fetch_row,
     inside,
@@ -310,9 +308,9 @@ def softmax_gluon_kernel(
 @gluon.jit
 def softmax_gluon_row_kernel(
     x_ptr, y_ptr, N, stride_xm,
-    VEC: gl.constexpr, ALIGNED: gl.constexpr, BLOCK_N: gl.constexpr, TILES: gl.constexpr,
+    VEC: gl.constexpr, BLOCK_N: gl.constexpr, TILES: gl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row, whose body stays in shared memory: TILES tiles of BLOCK_N columns.
+    """Grid: one program per unaligned row, whose body stays in shared memory: TILES tiles of BLOCK_N columns.
 
     As packed, but a multiprocessor has room for several such rows: one arrives while another is written.  A
     tile is reduced as it arrives.  A thread reads only what it has copied itself.
@@ -320,13 +318,12 @@ def softmax_gluon_row_kernel(
     T: gl.constexpr = x_ptr.dtype.element_ty
     TILE: gl.constexpr = vectors_of_threads(VEC, gl.num_warps())
     m = gl.program_id(0).to(gl.int64)
-    body = columns_in_body(N, VEC, ALIGNED)
+    body = columns_of_body(N, VEC)
     n = gl.arange(0, BLOCK_N, TILE)
     tiles = gl.allocate_shared_memory(T, [TILES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     fetch_row(tiles, x_ptr + start_of_body(m * stride_xm, VEC), n, body, BLOCK_N, TILES)
-    e = columns_of_edges(start_of_body(m * N, VEC) - m * N, N, VEC, ALIGNED)
-    if not ALIGNED:
-        edge = gl.load(x_ptr + m * stride_xm + e, mask=e < N, other=-float("inf")).to(gl.float32)
+    e = columns_of_edges(start_of_body(m * N, VEC) - m * N, N, VEC)
+    edge = gl.load(x_ptr + m * stride_xm + e, mask=e < N, other=-float("inf")).to(gl.float32)
 
     lane_max = gl.full([BLOCK_N], -float("inf"), gl.float32, TILE)
     for t in gl.static_range(TILES):
@@ -334,25 +331,22 @@ def softmax_gluon_row_kernel(
         x = tiles.index(t).load(TILE).to(gl.float32)
         lane_max = gl.maximum(lane_max, gl.where(inside(n, t, body, BLOCK_N, TILES), x, -float("inf")))
     row_max = gl.max(lane_max, axis=0)
-    if not ALIGNED:
-        row_max = gl.maximum(row_max, gl.max(edge, axis=0))
+    row_max = gl.maximum(row_max, gl.max(edge, axis=0))
     lane_sum = gl.zeros([BLOCK_N], gl.float32, TILE)
     for t in gl.static_range(TILES):
         x = tiles.index(t).load(TILE).to(gl.float32)
         x = gl.where(inside(n, t, body, BLOCK_N, TILES), x, -float("inf"))
         lane_sum += fast_expf(x - row_max)
     row_sum = gl.sum(lane_sum, axis=0)
-    if not ALIGNED:
-        edge = fast_expf(edge - row_max)
-        row_sum += gl.sum(edge, axis=0)
+    edge = fast_expf(edge - row_max)
+    row_sum += gl.sum(edge, axis=0)
     inverse_sum = 1.0 / row_sum
 
     y_body = y_ptr + start_of_body(m * N, VEC)
     for t in gl.static_range(TILES):
         y = fast_expf(tiles.index(t).load(TILE).to(gl.float32) - row_max) * inverse_sum
         gl.store(y_body + t * BLOCK_N + n, y.to(T), mask=inside(n, t, body, BLOCK_N, TILES))
-    if not ALIGNED:
-        gl.store(y_ptr + m * N + e, (edge * inverse_sum).to(T), mask=e < N)
+    gl.store(y_ptr + m * N + e, (edge * inverse_sum).to(T), mask=e < N)
 
 
 def checked(x: torch.Tensor) -> torch.Tensor:
@@ -457,9 +451,9 @@ def in_gluon(x: torch.Tensor, *, BLOCK_M: int = 4, PROGRAMS: int = 2) -> torch.T
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
-    row = staged_rows(x, TWO_ROWS)
+    row = staged_rows(x)
     if row is not None:
-        softmax_gluon_row_kernel[grid_1d(x.size(0))](row.x, y, x.size(1), row.x.stride(0), **row.constants)
+        softmax_gluon_row_kernel[grid_1d(x.size(0))](row.x, y, x.size(1), row.x.stride(0), **row.tiles)
         return y
     x = in_vectors(x)
     share_rows(softmax_gluon_kernel, x, (x, y), BLOCK_M=BLOCK_M, PROGRAMS=PROGRAMS)

@@ -1,8 +1,8 @@
-"""A row in the shared memory of one program, in Gluon: common code of softmax's and the norms' ``gluon``.
+"""Unaligned rows, each in the shared memory of one program, in Gluon: softmax's and the norms' ``gluon``.
 
 Where registers hold one row per multiprocessor, shared memory holds two rows of up to 104 KB.  One program's
 row arrives while the other's is reduced and written.  A row has a body of whole 16-byte vectors and edges, as
-in ``parts.py``.  ALIGNED: every row starts and ends at a 16-byte boundary, so none has edges.
+in ``parts.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.device import shared_bytes_of_a_block
 from triton_impl.counts import cdiv
-from triton_impl.parts import as_output
+from triton_impl.parts import as_output, columns_of_body
 from triton_impl.shared_rows import async_load
 
 AHEAD = gl.constexpr(2)
@@ -30,16 +30,10 @@ def vectors_of_threads(VEC, num_warps):
 
 
 @gluon.jit
-def columns_in_body(N, VEC: gl.constexpr, ALIGNED: gl.constexpr):
-    """If rows are not aligned, a vector fewer than N columns make: so many are in every row."""
-    return (N // VEC if ALIGNED else gl.maximum(N // VEC - 1, 0)) * VEC
-
-
-@gluon.jit
-def columns_of_edges(head, N, VEC: gl.constexpr, ALIGNED: gl.constexpr):
+def columns_of_edges(head, N, VEC: gl.constexpr):
     """The columns of a row's edges if it has ``head`` of them before its body; N and more: none."""
     e = gl.arange(0, 2 * VEC, vectors_of_threads(1, gl.num_warps()))
-    return gl.where(e < head, e, e + columns_in_body(N, VEC, ALIGNED))
+    return gl.where(e < head, e, e + columns_of_body(N, VEC))
 
 
 @gluon.jit
@@ -63,38 +57,33 @@ def load_tile(ptr, n, t: gl.constexpr, body, BLOCK_N: gl.constexpr, TILES: gl.co
     return gl.load(ptr + t * BLOCK_N + n, mask=mask, other=0.0, eviction_policy="evict_last")
 
 
-TWO_ROWS = 104 << 10
-"""Bytes of a row of which a multiprocessor has room for two."""
-
-
 class StagedRows(NamedTuple):
     """Of a kernel that has a program per row."""
 
     x: torch.Tensor
     body: int
     """Columns."""
-    constants: dict[str, Any]
+    tiles: dict[str, Any]
+    """The kernel's further constants and options."""
 
 
-def staged_rows(x: torch.Tensor, most_aligned: int) -> StagedRows | None:
+def staged_rows(x: torch.Tensor) -> StagedRows | None:
     """Of ``x[M,N]`` with contiguous rows, copied if they start elsewhere between boundaries than an output's.
 
-    None where several programs should share a row: aligned ones of more than ``most_aligned`` bytes, and what
-    shared memory does not hold.
+    None if all rows are whole 16-byte vectors, or if shared memory does not hold a row.
     """
-    x = as_output(x)
     N, VEC = x.size(1), 16 // x.element_size()
-    ALIGNED = N % VEC == 0
-    body = N if ALIGNED else max(N // VEC - 1, 0) * VEC
+    if N % VEC == 0:
+        return None
+    body = max(N // VEC - 1, 0) * VEC
     row_bytes = body * x.element_size()
     num_warps = 16 if row_bytes > 64 << 10 else 8 if row_bytes > 8 << 10 else 2
     BLOCK_N = num_warps * 32 * VEC * (1 if num_warps == 16 else 2)
     TILES = max(1, cdiv(body, BLOCK_N))
     shared_bytes, most = TILES * BLOCK_N * x.element_size() + 1024, shared_bytes_of_a_block(x.device)
-    if shared_bytes > most or (ALIGNED and row_bytes > most_aligned):
+    if shared_bytes > most:
         return None
     programs = min(14, most // shared_bytes)  # per multiprocessor
     maxnreg = min(128, 65536 // (programs * num_warps * 32) // 8 * 8)
-    constants = {"VEC": VEC, "ALIGNED": ALIGNED, "BLOCK_N": BLOCK_N, "TILES": TILES}
-    constants |= {"num_warps": num_warps, "maxnreg": maxnreg}
-    return StagedRows(x, body, constants)
+    tiles = {"VEC": VEC, "BLOCK_N": BLOCK_N, "TILES": TILES, "num_warps": num_warps, "maxnreg": maxnreg}
+    return StagedRows(as_output(x), body, tiles)
