@@ -91,6 +91,8 @@ _SWEPT = (
     *((2 ** (27 - power), 2**power) for power in (12, 13, 15, 16, 17, 18)),
 )
 
+UNALIGNED = ((4096, 50257), (4096, 32001), (40000, 3001))
+
 CASES = Cases(
     default=case("bf16", M=8192, N=4096),
     smoke=(
@@ -134,6 +136,10 @@ CASES = Cases(
         *(case("bf16", M=m, N=n) for m, n in _SWEPT),
         case("fp16", M=4096, N=781),
         case("fp32", M=1024, N=131072),
+        case("fp32", M=512, N=262144),
+        # Rows that start anywhere between 16-byte boundaries.
+        *(case("bf16", M=m, N=n) for m, n in UNALIGNED),
+        case("fp32", M=4096, N=50257),
     ),
 )
 

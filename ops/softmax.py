@@ -104,6 +104,9 @@ CASES = Cases(
         *(case(dtype, M=m, N=n) for dtype, sizes in _SWEPT.items() for m, n in sizes),
         case("fp16", M=4096, N=4096),
         case("fp16", M=4096, N=781),
+        # Rows that start anywhere between 16-byte boundaries.
+        *(case("bf16", M=m, N=n) for m, n in ((4096, 50257), (4096, 32001), (40000, 3001))),
+        case("fp32", M=4096, N=50257),
     ),
 )
 

@@ -24,6 +24,7 @@ from triton_impl.shared_rows import (
     resident_programs,
     share_rows,
 )
+from triton_impl.staged_rows import staged_rows
 
 INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 KEPT = tl.constexpr(8)
@@ -303,10 +304,23 @@ def split(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch
     return y
 
 
-def in_gluon(kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+def in_gluon(
+    kernel: Any, row_kernel: Any, op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor
+) -> torch.Tensor:
+    """Launch ``row_kernel`` for unaligned rows of which a program holds one, else ``kernel``."""
     rows = checked(op, x, **parameters)
-    if rows.y.numel() > 0:
-        x = in_vectors(rows.x)
-        # Three tiles in the ring and 8 KB each of weight and bias leave room for two programs.
-        share_rows(kernel, x, rows._replace(x=x).tensors, (eps,), BLOCK_M=4, PROGRAMS=2)
-    return rows.y
+    y, (M, N) = rows.y, x.shape
+    if y.numel() == 0:
+        return y
+    row = staged_rows(rows.x)
+    if row is not None:
+        VEC = row.tiles["VEC"] if row.body > 0 else 1
+        row_kernel[grid_1d(M)](
+            row.x, *rows.parameters, *windows(rows.parameters, VEC, row.body), y, N, row.x.stride(0), eps,
+            **row.tiles,
+        )  # fmt: skip
+        return y
+    x = in_vectors(rows.x)
+    # Three tiles in the ring and 8 KB each of weight and bias leave room for two programs.
+    share_rows(kernel, x, rows._replace(x=x).tensors, (eps,), BLOCK_M=4, PROGRAMS=2)
+    return y

@@ -26,6 +26,14 @@ from triton_impl import norm
 from triton_impl.norm import KEPT, as_words, in_order, load_tile, narrow, of_body, of_columns, tile_of, widen
 from triton_impl.parts import columns_of_body, edges, start_of_body
 from triton_impl.shared_rows import fetch, published
+from triton_impl.staged_rows import (
+    AHEAD,
+    columns_of_edges,
+    fetch_row,
+    inside,
+    vectors_of_threads,
+)
+from triton_impl.staged_rows import load_tile as load_parameters
 
 EPS = 1e-5
 
@@ -295,6 +303,51 @@ def rms_norm_gluon_kernel(
         iteration += 1  # noqa: SIM113 - Triton has no enumerate (to 3.9)
 
 
+@gluon.jit
+def rms_norm_gluon_row_kernel(
+    x_ptr, weight_ptr, windows_ptr, y_ptr, N, stride_xm, eps,
+    VEC: gl.constexpr, BLOCK_N: gl.constexpr, TILES: gl.constexpr,
+):  # fmt: skip
+    """Grid: one program per unaligned row, whose body stays in shared memory: TILES tiles of BLOCK_N columns.
+
+    As packed, but a multiprocessor has room for several such rows: one arrives while another is written.  A
+    tile is reduced as it arrives.  A thread reads only what it has copied itself.
+    """
+    T: gl.constexpr = x_ptr.dtype.element_ty
+    TILE: gl.constexpr = vectors_of_threads(VEC, gl.num_warps())
+    m = gl.program_id(0).to(gl.int64)
+    body = columns_of_body(N, VEC)
+    n = gl.arange(0, BLOCK_N, TILE)
+    tiles = gl.allocate_shared_memory(T, [TILES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    fetch_row(tiles, x_ptr + start_of_body(m * stride_xm, VEC), n, body, BLOCK_N, TILES)
+    head = start_of_body(m * N, VEC) - m * N
+    e = columns_of_edges(head, N, VEC)
+    edge = gl.load(x_ptr + m * stride_xm + e, mask=e < N, other=0.0).to(gl.float32)
+
+    lane_squares = gl.zeros([BLOCK_N], gl.float32, TILE)
+    for t in gl.static_range(TILES):
+        async_copy.wait_group(TILES - 1 - t)
+        x = tiles.index(t).load(TILE).to(gl.float32)
+        lane_squares += x * x
+    squares = gl.sum(lane_squares, axis=0)
+    squares += gl.sum(edge * edge, axis=0)
+    scale = gl.rsqrt(squares / N + eps)
+
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    weights = ()
+    for t in gl.static_range(TILES + AHEAD):
+        if t < TILES:
+            weight = load_parameters(windows_ptr + head * body, n, t, body, BLOCK_N, TILES)
+            weights = weights + (weight,)  # noqa: RUF005 - Triton does not support (*weights, weight)
+        if t >= AHEAD:
+            x = tiles.index(t - AHEAD).load(TILE).to(gl.float32)
+            y = x * scale * weights[t - AHEAD].to(gl.float32)
+            y_ptrs = y_body + (t - AHEAD) * BLOCK_N + n
+            gl.store(y_ptrs, y.to(T), mask=inside(n, t - AHEAD, body, BLOCK_N, TILES))
+    weight = gl.load(weight_ptr + e, mask=e < N, other=0.0).to(gl.float32)
+    gl.store(y_ptr + m * N + e, (edge * scale * weight).to(T), mask=e < N)
+
+
 @implementation(
     "rms_norm", "triton.online", level="tiled", algorithm="row read twice: sum of squares, output"
 )
@@ -324,4 +377,4 @@ def split(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tens
 @implementation("rms_norm", "triton.gluon", level="tiled", requires="sm_80", without_gpu=False)
 def in_gluon(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """Several programs share a row and prefetch: up to as long as all resident programs can hold."""
-    return norm.in_gluon(rms_norm_gluon_kernel, "rms_norm", eps, x, weight=weight)
+    return norm.in_gluon(rms_norm_gluon_kernel, rms_norm_gluon_row_kernel, "rms_norm", eps, x, weight=weight)

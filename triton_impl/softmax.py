@@ -8,7 +8,8 @@ Variants; ``cuda_impl/kernels/softmax.cuh`` has the first four under the same na
   registers do not hold is loaded again: 256 KB
 * ``split``: several programs share a row and exchange partial sums through global memory: long rows
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
-  into shared memory, and a row's partial sums are loaded before they are needed
+  into shared memory, and a row's partial sums are loaded before they are needed; an unaligned row
+  of up to 224 KB has a program to itself, in whose shared memory it stays
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 ``tl.exp`` keeps them, at three more instructions per element.
@@ -37,6 +38,13 @@ from triton_impl.shared_rows import (
     published,
     resident_programs,
     share_rows,
+)
+from triton_impl.staged_rows import (
+    columns_of_edges,
+    fetch_row,
+    inside,
+    staged_rows,
+    vectors_of_threads,
 )
 
 
@@ -297,6 +305,50 @@ def softmax_gluon_kernel(
         iteration += 1  # noqa: SIM113 - Triton has no enumerate (to 3.9)
 
 
+@gluon.jit
+def softmax_gluon_row_kernel(
+    x_ptr, y_ptr, N, stride_xm,
+    VEC: gl.constexpr, BLOCK_N: gl.constexpr, TILES: gl.constexpr,
+):  # fmt: skip
+    """Grid: one program per unaligned row, whose body stays in shared memory: TILES tiles of BLOCK_N columns.
+
+    As packed, but a multiprocessor has room for several such rows: one arrives while another is written.  A
+    tile is reduced as it arrives.  A thread reads only what it has copied itself.
+    """
+    T: gl.constexpr = x_ptr.dtype.element_ty
+    TILE: gl.constexpr = vectors_of_threads(VEC, gl.num_warps())
+    m = gl.program_id(0).to(gl.int64)
+    body = columns_of_body(N, VEC)
+    n = gl.arange(0, BLOCK_N, TILE)
+    tiles = gl.allocate_shared_memory(T, [TILES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    fetch_row(tiles, x_ptr + start_of_body(m * stride_xm, VEC), n, body, BLOCK_N, TILES)
+    e = columns_of_edges(start_of_body(m * N, VEC) - m * N, N, VEC)
+    edge = gl.load(x_ptr + m * stride_xm + e, mask=e < N, other=-float("inf")).to(gl.float32)
+
+    lane_max = gl.full([BLOCK_N], -float("inf"), gl.float32, TILE)
+    for t in gl.static_range(TILES):
+        async_copy.wait_group(TILES - 1 - t)
+        x = tiles.index(t).load(TILE).to(gl.float32)
+        lane_max = gl.maximum(lane_max, gl.where(inside(n, t, body, BLOCK_N, TILES), x, -float("inf")))
+    row_max = gl.max(lane_max, axis=0)
+    row_max = gl.maximum(row_max, gl.max(edge, axis=0))
+    lane_sum = gl.zeros([BLOCK_N], gl.float32, TILE)
+    for t in gl.static_range(TILES):
+        x = tiles.index(t).load(TILE).to(gl.float32)
+        x = gl.where(inside(n, t, body, BLOCK_N, TILES), x, -float("inf"))
+        lane_sum += fast_expf(x - row_max)
+    row_sum = gl.sum(lane_sum, axis=0)
+    edge = fast_expf(edge - row_max)
+    row_sum += gl.sum(edge, axis=0)
+    inverse_sum = 1.0 / row_sum
+
+    y_body = y_ptr + start_of_body(m * N, VEC)
+    for t in gl.static_range(TILES):
+        y = fast_expf(tiles.index(t).load(TILE).to(gl.float32) - row_max) * inverse_sum
+        gl.store(y_body + t * BLOCK_N + n, y.to(T), mask=inside(n, t, body, BLOCK_N, TILES))
+    gl.store(y_ptr + m * N + e, (edge * inverse_sum).to(T), mask=e < N)
+
+
 def checked(x: torch.Tensor) -> torch.Tensor:
     """``x`` with contiguous rows; a copy if they are not."""
     check_same("softmax", 2, x=x)
@@ -397,7 +449,12 @@ def in_gluon(x: torch.Tensor, *, BLOCK_M: int = 4, PROGRAMS: int = 2) -> torch.T
     """Several programs share a row and prefetch: up to as long as all resident programs can hold."""
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if y.numel() > 0:
-        x = in_vectors(x)
-        share_rows(softmax_gluon_kernel, x, (x, y), BLOCK_M=BLOCK_M, PROGRAMS=PROGRAMS)
+    if y.numel() == 0:
+        return y
+    row = staged_rows(x)
+    if row is not None:
+        softmax_gluon_row_kernel[grid_1d(x.size(0))](row.x, y, x.size(1), row.x.stride(0), **row.tiles)
+        return y
+    x = in_vectors(x)
+    share_rows(softmax_gluon_kernel, x, (x, y), BLOCK_M=BLOCK_M, PROGRAMS=PROGRAMS)
     return y

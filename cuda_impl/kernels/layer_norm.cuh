@@ -129,7 +129,7 @@ __device__ __forceinline__ Vec<T, VEC> scaled(
     return y;
 }
 
-template <int THREADS, typename T, int VEC, int VECTORS>
+template <int THREADS, bool STAGED = false, typename T, int VEC, int VECTORS>
 __device__ __forceinline__ void store_tile(
     T* tile_ptr, const Packed<T, VEC> (&x)[VECTORS], const Packed<T, VEC> (&weight)[VECTORS],
     const Packed<T, VEC> (&bias)[VECTORS], float mean, float scale, int columns) {
@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_tile(
     for (int p = 0; p < VECTORS; ++p) {
         const int n = p * THREADS * VEC;
         const Vec<T, VEC> y = scaled(x[p].unpack(), mean, scale, weight[p].unpack(), bias[p].unpack());
-        store_vec_if(n < columns, tile_ptr + n, y);
+        store_row_vec_if<STAGED>(n < columns, tile_ptr + n, y);
     }
 }
 
@@ -232,16 +232,21 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void layer_norm_packed_ker
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// For rows that are longer still. Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the
+// For rows that are longer still. Grid: clusters of CLUSTER blocks, each with several rows; a block has the
 // same `slice` columns of all of them, whose weights stay in registers. TMA loads slices into a ring in
 // shared memory: row_ring.cuh has the schedule. A block reduces its slice of a row and sends the moments to
 // all blocks. Then it writes its slice of the previous row, whose moments have arrived meanwhile.
 //
+// A thread's deviations are from its own first element, not from its mean, so that one pass is enough. That
+// loses no digits: the element is one of those whose squares are summed, n of them, so the sum is at most n
+// times the sum of squared deviations from the mean.
+//
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
-// on where a row starts between 16-byte boundaries: all rows of a cluster start alike. Rows of x start as far
-// from a boundary as y's; slice is a multiple of VEC. BLOCKS fit on a multiprocessor: while one waits, the
-// others work. SLOTS > 1: a slice is at most one tile of THREADS * VECTORS vectors. SLOTS == 1: it is several
-// tiles, whose weights are loaded tile by tile, and BLOCK_M is 1.
+// on where a row starts between 16-byte boundaries: all rows of a cluster start alike, and the weights are
+// packed's windows. Rows of x start as far from a boundary as y's; slice is a multiple of VEC. BLOCKS fit on
+// a multiprocessor: while one waits, the others work. SLOTS > 1: a slice is at most one tile of THREADS *
+// VECTORS vectors. SLOTS == 1: it is several tiles, whose weights are loaded tile by tile, and a cluster has
+// one row. If not ALIGNED, TMA writes the output too: a warp's stores would cross lines of 128 bytes.
 
 // Mean, and the sum of squared deviations from it.
 struct Moments {
@@ -264,91 +269,104 @@ __device__ __forceinline__ Moments combine(Moments part, float count, float inve
     return {mean, warp_reduce<Sum, WIDTH>(part.squares + count * square(part.mean - mean))};
 }
 
+// Adds a tile's deviations from `pivot`, and their squares.
+template <int THREADS, typename T, int VEC, int VECTORS>
+__device__ __forceinline__ void include(
+    const Packed<T, VEC> (&packed)[VECTORS], float pivot, int columns, float& sum, float& squares) {
+#pragma unroll
+    for (int p = 0; p < VECTORS; ++p) {
+        const Vec<T, VEC> x = packed[p].unpack();
+        float vec_sum = 0.0f, vec_squares = 0.0f;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            const float deviation = to_float(x, v) - pivot;
+            vec_sum += deviation;
+            vec_squares += deviation * deviation;
+        }
+        const bool inside = p * THREADS * VEC < columns;  // padding: x is 0, the pivot is not
+        sum += inside ? vec_sum : 0.0f;
+        squares += inside ? vec_squares : 0.0f;
+    }
+}
+
 template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
-    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
-    int slice, int BLOCK_M, float eps) {
+    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, const T* windows_ptr, const T* bias_windows_ptr,
+    T* y_ptr, index_t M, index_t N, index_t stride_xm, index_t pitch, int slice, int* taken, float eps) {
 #if HAS_HOPPER_UNITS
-    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC, WARPS = THREADS / WARP;
-    constexpr bool KEPT = SLOTS > 1;
+    constexpr int VEC = 16 / sizeof(T), STRIDE = THREADS * VEC, TILE = STRIDE * VECTORS,
+                  WARPS = THREADS / WARP;
+    constexpr bool KEPT = SLOTS > 1, STAGED = !ALIGNED;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ RowRing<T, SLOTS, CLUSTER> ring;
     __shared__ word_t of_warps[WARPS];
-    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice, BLOCK_M);
+    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice);
     const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
-    const auto fetch = [&](int row) {
-        if (row < my.rows) ring.fetch(row, x_shared, slice, my.x_row(row) + my.begin, columns);
-    };
-    if (thread == 0) {
-        ring.init();
-        for (int row = 0; row < SLOTS; ++row) fetch(row);
-    }
-    __syncthreads();
-    cluster_arrive_relaxed();
+    T* slots = at_line(x_shared);
+    ring.start(my, slots, taken != nullptr);
     Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
     const auto load_weights = [&](int n) {
-        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + my.begin + n, columns - n);
-        load_parameters<THREADS, ALIGNED>(bias, bias_ptr + my.begin + n, columns - n);
+        load_tile<THREADS>(weight, my.window(windows_ptr, pitch) + n, columns - n);
+        load_tile<THREADS>(bias, my.window(bias_windows_ptr, pitch) + n, columns - n);
     };
     if (KEPT) load_weights(first);
     const T edge_weight = my.edge_of(weight_ptr), edge_bias = my.edge_of(bias_ptr);
-    T next_edge = my.x_edge(0), edge = next_edge, old_edge = edge;  // loaded a row ahead
+    T next_edge = my.x_edge(my.first), edge = next_edge, old_edge = edge;  // loaded a row ahead
 
-    // Numbers of elements: of the block and the warp whose moments this lane combines, and, as inverses, of
-    // this thread's own warp and block. A row's edges are the first warp's.
+    // Numbers of elements: of the block and the warp whose moments this lane combines, and of this thread,
+    // and, as inverses, of its own warp and block. A row's edges are the first warp's.
     const float block_count = my.count_of(thread % CLUSTER);
     const auto warp_count = [&](int warp) {
-        const int last = min(max(columns % (THREADS * VEC) - warp * WARP * VEC, 0), WARP * VEC);
-        return float(columns / (THREADS * VEC) * WARP * VEC + last + (warp == 0 ? my.edges() : 0));
+        const int last = min(max(columns % STRIDE - warp * WARP * VEC, 0), WARP * VEC);
+        return float(columns / STRIDE * WARP * VEC + last + (warp == 0 ? my.edges() : 0));
     };
     const float count = warp_count(thread % WARPS),
                 inverse_count = 1.0f / fmaxf(warp_count(thread / WARP), 1.0f);
+    const float own_count =
+                    float(max(columns - first + STRIDE - 1, 0) / STRIDE * VEC + (my.edge >= 0 ? 1 : 0)),
+                inverse_own = 1.0f / fmaxf(own_count, 1.0f);
     const float inverse_block = 1.0f / fmaxf(my.count_of(my.rank), 1.0f), inverse_N = 1.0f / N;
 
-    const auto reduce = [&](int row) {
+    const auto reduce = [&](int n, int i) {
+        old_edge = edge;
         edge = next_edge;
-        next_edge = my.x_edge(row + 1);
-        ring.wait_for_slice(row);
-        const T* slice_ptr = x_shared + row % SLOTS * slice;
-        float sum = float(edge), squares = 0.0f;
-        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            load_tile<THREADS>(x, slice_ptr + n, columns - n);
-            sum += tile_sum(x);
+        if (i >= my.rows) return;
+        ring.wait_for_slice(n);
+        const T* slice_ptr = ring.slot(slots, n, i, my);
+        const float pivot = first < columns ? float(slice_ptr[first]) : float(edge);
+        float sum = 0.0f, squares = 0.0f;
+        for (int at = first; at < (KEPT ? first + 1 : columns); at += TILE) {
+            load_tile<THREADS>(x, slice_ptr + at, columns - at);
+            include<THREADS>(x, pivot, columns - at, sum, squares);
         }
-        const float mean = warp_reduce<Sum>(sum) * inverse_count;
-        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            if (!KEPT) load_tile<THREADS>(x, slice_ptr + n, columns - n);
-            squares += tile_squares<THREADS>(x, mean, columns - n);
+        if (my.edge >= 0) {
+            sum += float(edge) - pivot;
+            squares += square(float(edge) - pivot);
         }
-        if (my.edge >= 0) squares += square(float(edge) - mean);
-        const Moments moments = {mean, warp_reduce<Sum>(squares)};
+        const Moments own = {pivot + sum * inverse_own, squares - sum * sum * inverse_own};
+        const Moments moments = combine<WARP>(own, own_count, inverse_count);
         if (thread % WARP == 0) of_warps[thread / WARP] = moments.word();
         __syncthreads();
         const Moments of_warp = Moments::from(of_warps[thread % WARPS]);
-        ring.send(row, my.rank, combine<WARPS>(of_warp, count, inverse_block).word());
+        ring.send(n, my.rank, combine<WARPS>(of_warp, count, inverse_block).word());
+        next_edge = my.x_edge(ring.next_place(n));
     };
-    const auto write = [&](int row) {
-        const Moments moments = combine<CLUSTER>(Moments::from(ring.receive(row)), block_count, inverse_N);
+    const auto write = [&](int n, int i) {
+        const Moments moments = combine<CLUSTER>(Moments::from(ring.receive(n)), block_count, inverse_N);
         const float mean = moments.mean, scale = rsqrtf(moments.squares * inverse_N + eps);
-        T* y_row = my.y_row(row);
-        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            if (!KEPT) load_weights(n);
-            load_tile<THREADS>(x, x_shared + row % SLOTS * slice + n, columns - n);
-            store_tile<THREADS>(y_row + my.begin + n, x, weight, bias, mean, scale, columns - n);
+        T* slice_ptr = ring.slot(slots, n, i, my);
+        T* y_slice = STAGED ? slice_ptr : my.y_row(i) + my.begin;
+        for (int at = first; at < (KEPT ? first + 1 : columns); at += TILE) {
+            if (!KEPT) load_weights(at);
+            load_tile<THREADS>(x, slice_ptr + at, columns - at);
+            store_tile<THREADS, STAGED>(y_slice + at, x, weight, bias, mean, scale, columns - at);
         }
+        if (STAGED) fence_proxy_async();
         if (my.edge >= 0) {
             const float y = (float(old_edge) - mean) * scale * float(edge_weight) + float(edge_bias);
-            y_row[my.edge] = T(y);
+            my.y_row(i)[my.edge] = T(y);
         }
     };
-
-    cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
-    for (int row = 0; row <= my.rows; ++row) {
-        __syncthreads();  // all warps have written row - 2: its slot is free
-        if (thread == 0 && row >= 2) fetch(row - 2 + SLOTS);
-        old_edge = edge;
-        if (row < my.rows) reduce(row);
-        if (row > 0) write(row - 1);
-    }
+    run_ring<STAGED>(ring, my, slots, taken, reduce, write);
 #endif
 }

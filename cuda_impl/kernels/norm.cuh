@@ -29,6 +29,18 @@ __device__ __forceinline__ void load_tile(Packed<T, VEC> (&x)[VECTORS], const T*
     }
 }
 
+// A vector of the output: to global memory or, if STAGED, into its slot, from which TMA copies it.
+template <bool STAGED, typename T, int VEC>
+__device__ __forceinline__ void store_row_vec_if(bool condition, T* ptr, const Vec<T, VEC>& y) {
+    if constexpr (STAGED) {
+        uint4 words = reinterpret_cast<const uint4&>(y);
+        asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));  // as store_vec_if
+        if (condition) *reinterpret_cast<uint4*>(ptr) = words;
+    } else {
+        store_vec_if(condition, ptr, y);
+    }
+}
+
 // A vector of weight or bias, which start at a boundary, where rows do not: a barrel shifter takes it out of
 // two aligned vectors. Both are inside, as Parts' body ends a vector before the row. Eight loads of an
 // element each would be four times the wavefronts in the L1.

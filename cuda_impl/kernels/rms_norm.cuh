@@ -158,76 +158,66 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rms_norm_packed_kerne
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// For rows that are longer still. Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the
+// For rows that are longer still. Grid: clusters of CLUSTER blocks, each with several rows; a block has the
 // same `slice` columns of all of them, whose weights stay in registers. TMA loads slices into a ring in
 // shared memory: row_ring.cuh has the schedule. A block reduces its slice of a row and sends the sum to all
 // blocks. Then it writes its slice of the previous row, whose sums have arrived meanwhile.
 //
 // TMA copies the body of a row; the cluster's first block has the edges. Which weights a thread needs depends
-// on where a row starts between 16-byte boundaries: all rows of a cluster start alike. Rows of x start as far
-// from a boundary as y's; slice is a multiple of VEC. BLOCKS fit on a multiprocessor: while one waits, the
-// others work. SLOTS > 1: a slice is at most one tile of THREADS * VECTORS vectors. SLOTS == 1: it is several
-// tiles, whose weights are loaded tile by tile, and BLOCK_M is 1.
+// on where a row starts between 16-byte boundaries: all rows of a cluster start alike, and the weights are
+// packed's windows. Rows of x start as far from a boundary as y's; slice is a multiple of VEC. BLOCKS fit on
+// a multiprocessor: while one waits, the others work. SLOTS > 1: a slice is at most one tile of THREADS *
+// VECTORS vectors. SLOTS == 1: it is several tiles, whose weights are loaded tile by tile, and a cluster has
+// one row.
 
 template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
-    const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
-    int BLOCK_M, float eps) {
+    const T* x_ptr, const T* weight_ptr, const T* windows_ptr, T* y_ptr, index_t M, index_t N,
+    index_t stride_xm, index_t pitch, int slice, int* taken, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC;
     constexpr bool KEPT = SLOTS > 1;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ RowRing<T, SLOTS, CLUSTER> ring;
-    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice, BLOCK_M);
+    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice);
     const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
-    const auto fetch = [&](int row) {
-        if (row < my.rows) ring.fetch(row, x_shared, slice, my.x_row(row) + my.begin, columns);
-    };
-    if (thread == 0) {
-        ring.init();
-        for (int row = 0; row < SLOTS; ++row) fetch(row);
-    }
-    __syncthreads();
-    cluster_arrive_relaxed();
+    T* slots = at_line(x_shared);
+    ring.start(my, slots, taken != nullptr);
     Packed<T, VEC> x[VECTORS], weight[VECTORS];
     const auto load_weights = [&](int n) {
-        load_parameters<THREADS, ALIGNED>(weight, weight_ptr + my.begin + n, columns - n);
+        load_tile<THREADS>(weight, my.window(windows_ptr, pitch) + n, columns - n);
     };
     if (KEPT) load_weights(first);
     const T edge_weight = my.edge_of(weight_ptr);
-    T next_edge = my.x_edge(0), edge = next_edge, old_edge = edge;  // loaded a row ahead
+    T next_edge = my.x_edge(my.first), edge = next_edge, old_edge = edge;  // loaded a row ahead
     const float inverse_N = 1.0f / N;
 
-    const auto reduce = [&](int row) {
+    const auto reduce = [&](int n, int i) {
+        old_edge = edge;
         edge = next_edge;
-        next_edge = my.x_edge(row + 1);
-        ring.wait_for_slice(row);
+        if (i >= my.rows) return;
+        ring.wait_for_slice(n);
+        const T* slice_ptr = ring.slot(slots, n, i, my);
         float squares = square(float(edge));
-        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            load_tile<THREADS>(x, x_shared + row % SLOTS * slice + n, columns - n);
+        for (int at = first; at < (KEPT ? first + 1 : columns); at += TILE) {
+            load_tile<THREADS>(x, slice_ptr + at, columns - at);
             squares += tile_squares(x);
         }
-        ring.send(row, my.rank, __float_as_uint(block_reduce<Sum, THREADS>(squares)));
+        ring.send(n, my.rank, __float_as_uint(block_reduce<Sum, THREADS>(squares)));
+        next_edge = my.x_edge(ring.next_place(n));
     };
-    const auto write = [&](int row) {
-        const float squares = __uint_as_float(static_cast<unsigned>(ring.receive(row)));
+    const auto write = [&](int n, int i) {
+        const float squares = __uint_as_float(static_cast<unsigned>(ring.receive(n)));
         const float scale = rsqrtf(warp_reduce<Sum, CLUSTER>(squares) * inverse_N + eps);
-        T* y_row = my.y_row(row);
-        for (int n = first; n < (KEPT ? first + 1 : columns); n += TILE) {
-            if (!KEPT) load_weights(n);
-            load_tile<THREADS>(x, x_shared + row % SLOTS * slice + n, columns - n);
-            store_tile<THREADS>(y_row + my.begin + n, x, scale, weight, columns - n);
+        const T* slice_ptr = ring.slot(slots, n, i, my);
+        T* y_slice = my.y_row(i) + my.begin;
+        for (int at = first; at < (KEPT ? first + 1 : columns); at += TILE) {
+            if (!KEPT) load_weights(at);
+            load_tile<THREADS>(x, slice_ptr + at, columns - at);
+            store_tile<THREADS>(y_slice + at, x, scale, weight, columns - at);
         }
-        if (my.edge >= 0) y_row[my.edge] = T(float(old_edge) * scale * float(edge_weight));
+        if (my.edge >= 0) my.y_row(i)[my.edge] = T(float(old_edge) * scale * float(edge_weight));
     };
-
-    cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
-    for (int row = 0; row <= my.rows; ++row) {
-        __syncthreads();  // all warps have written row - 2: its slot is free
-        if (thread == 0 && row >= 2) fetch(row - 2 + SLOTS);
-        old_edge = edge;
-        if (row < my.rows) reduce(row);
-        if (row > 0) write(row - 1);
-    }
+    run_ring<false>(ring, my, slots, taken, reduce, write);
 #endif
 }

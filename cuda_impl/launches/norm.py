@@ -9,7 +9,7 @@ import torch
 
 from compare.arguments import check_norm
 from compare.device import multiprocessors
-from cuda_impl.buffers import Tensor, empty, empty_like
+from cuda_impl.buffers import Tensor, empty, empty_like, zeros
 from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64
 from cuda_impl.layouts import (
     PACKED_SHAPES,
@@ -94,21 +94,28 @@ def packed_kernels(op: str) -> list[Kernel]:
     ]
 
 
+def with_windows(
+    windows_kernel: Kernel, ALIGNED: bool, N: int, parameters: dict[str, Tensor]
+) -> tuple[list[Tensor], list[Argument], int, list[Launch]]:
+    """The weights, windows of them, these' pitch, and the launch that makes them; if ALIGNED, themselves."""
+    weights = [*map(packed, parameters.values())]
+    T, VEC = weights[0].dtype, vector(weights[0])
+    pitch = ceil_div(N, VEC) * VEC
+    if ALIGNED:
+        return weights, [*weights], pitch, []
+    of_all = empty((len(weights), VEC, pitch), T, weights[0].device)
+    windows: list[Argument] = [Offset(of_all, p * VEC * pitch * T.itemsize) for p in range(len(weights))]
+    blocks = ceil_div(N, WINDOWS_THREADS) * len(weights)
+    args = (weights[0], weights[-1], of_all, *int64(N, pitch))
+    return weights, windows, pitch, [Launch(windows_kernel(T), blocks, WINDOWS_THREADS, args)]
+
+
 def packed_rows(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
     x = as_output(contiguous_rows(x))
-    y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    vectors, ALIGNED = ceil_div(N, VEC), in_vectors(x)
-    SHAPE = packed_shape(x)
-    weights, pitch = [*map(packed, parameters.values())], vectors * VEC
-    windows: list[Argument] = [*weights]
-    launches = []
-    if not ALIGNED:
-        of_all = empty((len(weights), VEC, pitch), x.dtype, x.device)
-        windows = [Offset(of_all, p * VEC * pitch * x.element_size()) for p in range(len(weights))]
-        blocks = ceil_div(N, WINDOWS_THREADS) * len(weights)
-        args = (weights[0], weights[-1], of_all, *int64(N, pitch))
-        launches.append(Launch(kernels[1](x.dtype), blocks, WINDOWS_THREADS, args))
+    y, (M, N) = empty_like(x), x.shape
+    ALIGNED, SHAPE = in_vectors(x), packed_shape(x)
+    weights, windows, pitch, launches = with_windows(kernels[1], ALIGNED, N, parameters)
     sizes = (*int64(N, x.stride(0), pitch), np.float32(eps))
     kernel = kernels[0](x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
     return Plan(y, *launches, Launch(kernel, M, SHAPE[1], (x, *weights, *windows, y, *sizes)))
@@ -117,50 +124,76 @@ def packed_rows(op: str, kernels: list[Kernel], eps: float, x: Tensor, **paramet
 ClusterShape = tuple[int, int, int, int, int]
 """SLOTS, BLOCKS, VECTORS, THREADS and CLUSTER."""
 MOST_SLICE_VECTORS = 208 * 1024 // 16
-ROWS_OF_A_CLUSTER = 3
-"""At most, so that the last clusters finish together."""
-ROWS_OF_UNALIGNED = 20
-"""At most where rows are unaligned: more rows share weights that take longer to load."""
+LINE_VECTORS = 8
+"""Of 128 bytes. A slot has as many more than a slice, so that it starts as far from a line as the slice."""
+
+
+def cluster_shapes(op: str, ALIGNED: bool) -> list[ClusterShape]:
+    """In the order of the rows that they hold; the last, of one slot, holds any."""
+    layer_norm = op == "layer_norm"  # threads have a bias too: fewer of them, with more registers
+    shapes: list[ClusterShape] = [(4, 6, 4, 128, 2), (4, 3, 4, 256, 2)]
+    if ALIGNED:
+        wide = (3, 2, 8, 256) if layer_norm else (3, 2, 4, 512)
+        shapes += [(4, 3, 4, 256, 4), *((*wide, CLUSTER) for CLUSTER in (4, 8, 16))]
+    else:
+        shapes += [(3, 4, 8, 128, 4) if layer_norm else (3, 4, 4, 256, 4), (3, 5, 7, 128, 8)]
+        shapes += [(4, 4, 7, 128, 16), (4, 3, 4, 256, 16)] if layer_norm else [(3, 4, 4, 256, 16)]
+    return [*shapes, (3, 1, 8, 512, 16), (1, 1, 8, 512, 16)]
 
 
 def cluster_shape(op: str, vectors: int, ALIGNED: bool) -> ClusterShape:
     """For rows of ``vectors`` vectors: several blocks per multiprocessor, if they hold such a row."""
-    # layer_norm's threads have a bias too: the same columns in half as many, with twice the registers.
-    wide = (3, 2, 8, 256) if op == "layer_norm" else (3, 2, 4, 512)
-    shapes: list[ClusterShape] = [(4, 6, 4, 128, 2), (4, 3, 4, 256, 2), (4, 3, 4, 256, 4)]
-    shapes += [(*(wide if ALIGNED else (4, 3, 4, 256)), CLUSTER) for CLUSTER in (4, 8, 16)]
-    shapes += [(3, 1, 8, 512, 16)]
-    return next((each for each in shapes if vectors <= each[2] * each[3] * each[4]), (1, 1, 8, 512, 16))
+    shapes = cluster_shapes(op, ALIGNED)
+    return next((each for each in shapes if vectors <= each[2] * each[3] * each[4]), shapes[-1])
 
 
-def cluster_kernel(op: str) -> Kernel:
-    def shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[ClusterShape]:
-        yield from dict.fromkeys(cluster_shape(op, 1 << log2, ALIGNED) for log2 in range(18))
+def rows_of_a_cluster(op: str, ALIGNED: bool, CLUSTER: int) -> int:
+    """At most; 0: clusters are persistent. 16 blocks start together slowly, and weights take long to load."""
+    if CLUSTER == 16 or (op == "layer_norm" and not ALIGNED):
+        return 0
+    return 3 if ALIGNED else 2
+
+
+def resident(x: Tensor, BLOCKS: int, CLUSTER: int) -> int:
+    """Clusters that run at a time. One is within a GPC, so not all multiprocessors have a part in one."""
+    SIXTEENTHS = 14 if CLUSTER == 16 else 15
+    return BLOCKS * max(1, multiprocessors(x.device) * SIXTEENTHS // 16 // CLUSTER)
+
+
+def cluster_kernels(op: str) -> list[Kernel]:
+    """The kernel, and the one that makes windows of the weights."""
+
+    def shapes(T: torch.dtype, ALIGNED: bool) -> list[ClusterShape]:
+        return cluster_shapes(op, ALIGNED)
 
     template = op + "_cluster_kernel<{T}, {ALIGNED}, {SHAPE}>"
-    return Kernel(template, ALIGNED=(True, False), SHAPE=shapes)
+    kernel = Kernel(template, ALIGNED=(True, False), SHAPE=shapes)
+    return [kernel, Kernel(f"norm_windows_kernel<{{T}}, {WINDOWS_THREADS}>")]
 
 
-def cluster(op: str, run: Kernel, eps: float, x: Tensor, **parameters: Tensor) -> Plan:
+def cluster(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters: Tensor) -> Plan:
     check_norm(op, x, **parameters)
     x = as_output(contiguous_rows(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
     vectors, ALIGNED = ceil_div(N, VEC), in_vectors(x)
     SLOTS, BLOCKS, _, THREADS, CLUSTER = SHAPE = cluster_shape(op, vectors, ALIGNED)
-    slice_vectors = ceil_div(vectors, CLUSTER)
+    slice_vectors = ceil_div(vectors, CLUSTER * LINE_VECTORS) * LINE_VECTORS
     if slice_vectors > MOST_SLICE_VECTORS:
         most = CLUSTER * MOST_SLICE_VECTORS * VEC
         raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
-    # A cluster is within a GPC, so not all multiprocessors have a part in one.
-    resident = BLOCKS * max(1, multiprocessors(x.device) * 7 // 8 // CLUSTER)
-    BLOCK_M = max(1, ceil_div(M, resident))  # persistent: best where 16 blocks start together
-    if CLUSTER < 16 or not ALIGNED:
-        BLOCK_M = min(BLOCK_M, ROWS_OF_A_CLUSTER if ALIGNED else ROWS_OF_UNALIGNED)
-    if SLOTS == 1:
-        BLOCK_M = 1
-    clusters = ceil_div(M, BLOCK_M) if ALIGNED else ceil_div(M, BLOCK_M * VEC) * VEC
-    sizes = (*int64(M, N, x.stride(0)), *int32(slice_vectors * VEC, BLOCK_M), np.float32(eps))
-    args = (x, *map(packed, parameters.values()), y, *sizes)
-    kernel = run(x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
-    shared_bytes = SLOTS * slice_vectors * 16
-    return Plan(y, Launch(kernel, clusters * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
+    weights, windows, pitch, launches = with_windows(kernels[1], ALIGNED, N, parameters)
+    # All rows of a cluster are of one class: they start alike between 16-byte boundaries.
+    classes = 1 if ALIGNED else VEC
+    rows_of_class, resident_of_class = ceil_div(M, classes), max(1, resident(x, BLOCKS, CLUSTER) // classes)
+    rows = 1 if SLOTS == 1 else rows_of_a_cluster(op, ALIGNED, CLUSTER)
+    clusters = ceil_div(rows_of_class, rows) if rows else 0
+    clusters = min(rows_of_class, max(clusters, resident_of_class))
+    # What clusters do not fetch at their start they take from a counter.
+    counted = not rows and rows_of_class > SLOTS * clusters
+    taken = zeros((classes,), torch.int32, x.device) if counted else np.int64(0)
+    sizes = (*int64(M, N, x.stride(0), pitch), *int32(slice_vectors * VEC))
+    args = (x, *weights, *windows, y, *sizes, taken, np.float32(eps))
+    shared_bytes = (SLOTS * (slice_vectors + LINE_VECTORS) + LINE_VECTORS) * 16
+    blocks = clusters * classes * CLUSTER
+    run = kernels[0](x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
+    return Plan(y, *launches, Launch(run, blocks, THREADS, args, shared_bytes, cluster=CLUSTER))

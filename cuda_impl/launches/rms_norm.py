@@ -7,8 +7,8 @@ from cuda_impl.launch import Plan, variant
 from cuda_impl.launches import norm
 
 OP, EPS = "rms_norm", 1e-5
-ONLINE, ONEPASS, CLUSTER = norm.online_kernel(OP), norm.onepass_kernel(OP), norm.cluster_kernel(OP)
-PACKED = norm.packed_kernels(OP)
+ONLINE, ONEPASS = norm.online_kernel(OP), norm.onepass_kernel(OP)
+PACKED, CLUSTER = norm.packed_kernels(OP), norm.cluster_kernels(OP)
 
 
 @variant(OP, "online", kernels=[ONLINE], level="tiled", algorithm="row read twice: sum of squares, output")
@@ -29,7 +29,7 @@ def packed(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
     return norm.packed_rows(OP, PACKED, eps, x, weight=weight)
 
 
-@variant(OP, "cluster", kernels=[CLUSTER], level="hopper", requires="sm_90")
+@variant(OP, "cluster", kernels=CLUSTER, level="hopper", requires="sm_90")
 def cluster(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
     """The blocks of a cluster share rows: up to 16 x 208 KB each."""
     return norm.cluster(OP, CLUSTER, eps, x, weight=weight)

@@ -129,8 +129,23 @@ def checked_for_tma(x: Tensor) -> Tensor:
 
 CLUSTER_TILES = 26
 """Tiles of 8 KB in a block's shared memory: 208 of 227 KB."""
+
+
+def cluster_shape(vectors: int, VEC: int) -> tuple[int, int]:
+    """THREADS and CLUSTER for rows of ``vectors`` vectors, 8 in a thread's registers at a time."""
+    # At most one tile per block of a long fp32 row, else two small ones, so that many blocks share a
+    # multiprocessor; more only beyond 16 blocks.
+    if VEC == 4 and 4096 < vectors <= 8 * 8 * 256:
+        return 256, next(size for size in (4, 8) if vectors <= size * 8 * 256)
+    return 64, next((size for size in (2, 4, 8) if vectors <= size * 2 * 8 * 64), 16)
+
+
+def cluster_shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int]]:
+    yield from dict.fromkeys(cluster_shape(1 << log2, 16 // T.itemsize) for log2 in range(18))
+
+
 CLUSTERS = Kernel(
-    "softmax_cluster_kernel<{T}, {ALIGNED}, 8, 64, {CLUSTER}>", ALIGNED=(True, False), CLUSTER=(2, 4, 8, 16)
+    "softmax_cluster_kernel<{T}, {ALIGNED}, 8, {SHAPE}>", ALIGNED=(True, False), SHAPE=cluster_shapes
 )
 
 
@@ -138,21 +153,16 @@ CLUSTERS = Kernel(
 def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = as_output(checked(x))
-    y, (M, N) = empty_like(x), x.shape
-    VECTORS, THREADS = 8, 64
-    BLOCK_N = THREADS * VECTORS * vector(x)  # 8 KB
-    tiles = ceil_div(N, BLOCK_N)
-    # At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
-    # blocks.
-    CLUSTER = next((size for size in (2, 4, 8) if tiles <= 2 * size), 16)
-    slice_tiles = ceil_div(tiles, CLUSTER)
-    if slice_tiles > CLUSTER_TILES:
-        most = 16 * CLUSTER_TILES * BLOCK_N
+    y, (M, N), VEC = empty_like(x), x.shape, vector(x)
+    vectors, line = ceil_div(N, VEC), 8  # slices start at lines of 128 bytes where rows do
+    THREADS, CLUSTER = SHAPE = cluster_shape(vectors, VEC)
+    slice_vectors = ceil_div(vectors, CLUSTER * line) * line
+    if slice_vectors > CLUSTER_TILES * 8 * 64:
+        most = 16 * CLUSTER_TILES * 8 * 64 * VEC
         raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {most} columns")
-    args = (x, y, *int64(N, x.stride(0), slice_tiles * BLOCK_N))
-    run = CLUSTERS(x.dtype, ALIGNED=in_vectors(x), CLUSTER=CLUSTER)
-    shared_bytes = slice_tiles * BLOCK_N * x.element_size()
-    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, shared_bytes, cluster=CLUSTER))
+    args = (x, y, *int64(N, x.stride(0), slice_vectors * VEC))
+    run = CLUSTERS(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
+    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, slice_vectors * 16, cluster=CLUSTER))
 
 
 RING = Kernel("softmax_ring_kernel<{T}, 8, 256, 3, 2, 2>")

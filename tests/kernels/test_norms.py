@@ -73,26 +73,26 @@ def test_a_variance_by_subtraction_is_caught(dtype: str, device: torch.device) -
     assert check(op, impl, near, device, (0, 1)).passed
 
 
-@pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize(
-    ("M", "N", "blocks", "rows", "slots"),
+    ("op", "M", "N", "blocks", "clusters", "slots"),
     [
-        (1, 131072, 8, 1, 3),
-        (1024, 131072, 8, 3, 3),
-        (2048, 65536, 4, 3, 3),
-        (4096, 32768, 4, 3, 4),
-        (512, 262144, 16, 37, 3),  # persistent: 14 clusters are resident
-        (257, 4096, 2, 1, 4),  # few rows: none waits for another
-        (4, 10000, 2, 1, 4),  # 1250 vectors of 16 bytes
+        ("rms_norm", 1024, 131072, 8, 342, 3),  # three rows each
+        ("rms_norm", 2048, 65536, 4, 683, 3),
+        ("layer_norm", 2048, 65536, 4, 683, 3),
+        *((op, 512, 262144, 16, 14, 3) for op in NORMS),
+        *((op, 1, 131072, 8, 1, 3) for op in NORMS),
+        *((op, 257, 4096, 2, 257, 4) for op in NORMS),  # few rows: none waits for another
+        *((op, 4, 10000, 2, 4, 4) for op in NORMS),  # 1250 vectors of 16 bytes
     ],
 )
 def test_the_rows_of_a_cluster_share_the_weights(
-    op: str, M: int, N: int, blocks: int, rows: int, slots: int
+    op: str, M: int, N: int, blocks: int, clusters: int, slots: int
 ) -> None:
     launch = only_launch(op, "cupy.cluster", M, N)
     assert launch.kernel.endswith(f", {blocks}>")
-    assert launch.grid == (blocks * math.ceil(M / rows), 1, 1)
-    assert launch.dynamic_shared_bytes == slots * N // blocks * 2
+    assert launch.grid == (blocks * clusters, 1, 1)
+    line = 128
+    assert launch.dynamic_shared_bytes == slots * (math.ceil(N * 2 / blocks / line) + 1) * line + line
 
 
 @pytest.mark.parametrize("op", NORMS)

@@ -85,7 +85,10 @@ def test_what_a_loop_would_count_beyond_32_bits_is_refused(op: str, label: str, 
         *(("split", M, N, "normal") for M, N in ((1, 131072), (600, 65536), (67, 40000), (5, 1048576))),
         *(
             ("gluon", M, N, "normal")
-            for M, N in ((1, 131072), (600, 65536), (67, 40000), (1001, 8), (300, 262144))
+            for M, N in (
+                *((1, 131072), (600, 65536), (67, 40000), (1001, 8), (300, 262144)),
+                *((7, 15), (1001, 3001), (67, 32001), (300, 50257)),  # unaligned: in shared memory
+            )
         ),
         *(
             (variant, 301, 40000, fill)

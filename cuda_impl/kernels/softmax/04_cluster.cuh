@@ -10,9 +10,14 @@
 #include "hopper.cuh"
 #include "softmax/tile.cuh"
 
+// Registers for a tile of loads in flight: large blocks have one tile each.
+template <int THREADS>
+constexpr int CLUSTER_BLOCKS = THREADS == 256 ? 3 : 0;
+
 template <typename T, bool ALIGNED, int VECTORS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS) CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
-    const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
+__global__ __launch_bounds__(THREADS, (CLUSTER_BLOCKS<THREADS>))
+    CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
+        const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * VECTORS * VEC;
