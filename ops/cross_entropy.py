@@ -107,6 +107,9 @@ CASES = Cases(
         case("fp16", M=4096, V=32000),
         # GPT-2's vocabulary: consecutive rows have different alignments.
         case("bf16", M=4096, V=50257),
+        # 64 MiB, where start and end of a launch count.
+        *(case("bf16", M=2**25 // V, V=V) for V in (1024, 4096)),
+        case("bf16", M=11184, V=3001),
         # Few rows, with Llama 3's vocabulary.
         *(case("bf16", M=M, V=128256) for M in (1, 32)),
         case("bf16", M=128, V=2**21),

@@ -5,10 +5,10 @@ Variants; ``cuda_impl/kernels/cross_entropy.cuh`` has the same under the same na
 * ``online``: a program reads a row once, tile by tile, with a running maximum and sum
 * ``split``: several programs share a row; the last to finish combines the partial results: few long rows
 
-A tile has shape VECTORS x THREADS x VEC.  Each thread has VECTORS vectors of VEC elements, 16 bytes.
-Reductions along VECTORS and VEC then stay within a thread; one over the whole tile would need shuffles
-and barriers in every iteration.  The compiler chooses that layout by itself, because vectorized loads need
-it.
+A tile has VECTORS vectors of VEC elements, 16 bytes, per thread.  A row of one tile is reduced at once: first
+its maximum, then the sum.  Longer rows keep a maximum and a sum per thread until their end: a reduction over
+the whole tile would need shuffles and barriers in every iteration.  ``tl.reshape`` moves nothing there: it
+gives the tile the shape in which the compiler has distributed it over the threads.
 
 A row that is not 16-byte aligned has elements before its first vector or after its last.  Triton cannot
 assign those to one thread (to 3.9), so they form a small tensor of their own.
@@ -26,7 +26,7 @@ from triton.language.extra.libdevice import fast_expf
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.counts import cdiv, grid_1d, next_power_of_2
+from triton_impl.counts import cdiv, check_counts, grid_1d, next_power_of_2
 from triton_impl.parts import contiguous_rows
 from triton_impl.softmax import finite_shift
 
@@ -37,44 +37,55 @@ IGNORED = tl.constexpr(-100)
 @triton.jit
 def reduce(
     logits_ptr, first, count,
-    WHOLE: tl.constexpr, VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+    WHOLE: tl.constexpr, ONE_TILE: tl.constexpr,
+    VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Maximum and sum of exponentials of ``count`` elements starting at ``first``.
+    """Maximum and sum of exponentials of ``count`` elements of each row, starting at ``first[ROWS]``.
 
     Vectorized loads of VEC elements, from the first aligned element.  Unless WHOLE, fewer than VEC elements
-    may lie before the first vector, and fewer than VEC after the last.
+    may lie before the first vector, and fewer than VEC after the last.  ONE_TILE, of rows that are WHOLE:
+    the elements are at most one tile.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
+    ROWS: tl.constexpr = first.shape[0]
     AT_A_TIME: tl.constexpr = VECTORS * THREADS
-    pack = tl.arange(0, VECTORS)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
-    n = pack * VEC + tl.arange(0, VEC)[None, None, :]
-    first_pack, end_pack = tl.cdiv(first, VEC), (first + count) // VEC
-    own_max = tl.full([THREADS], -float("inf"), tl.float32)
-    own_sum = tl.zeros([THREADS], tl.float32)
-    if not WHOLE:
-        e = tl.arange(0, THREADS)  # VEC slots for the elements before, and VEC for those after
-        behind = tl.maximum(first_pack, end_pack) * VEC
-        at = tl.where(e < VEC, first + e, behind + e - VEC)
-        mine = ((e >= VEC) | (at < first_pack * VEC)) & (at < first + count)
-        own_max = tl.load(logits_ptr + at, mask=mine, other=-float("inf")).to(tl.float32)
-        own_sum = fast_expf(own_max - finite_shift(own_max))
-    for begin in range(first_pack, end_pack, AT_A_TIME):
-        vectors = tl.minimum(end_pack - begin, AT_A_TIME).to(tl.int32)
-        x = tl.load(logits_ptr + begin * VEC + n, mask=pack < vectors, other=-float("inf")).to(tl.float32)
-        new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=2), axis=0))
-        shift = finite_shift(new_max)
-        new_sum = tl.sum(tl.sum(fast_expf(x - shift[None, :, None]), axis=2), axis=0)
-        own_sum = own_sum * fast_expf(own_max - shift) + new_sum
-        own_max = new_max
-    return combined(own_max, own_sum)
+    first_vec, end_vec = tl.cdiv(first, VEC), (first + count) // VEC
+    all_vectors = (end_vec - first_vec).to(tl.int32)
+    n = tl.arange(0, AT_A_TIME * VEC)[None, :]
+    tile_ptr = logits_ptr + first_vec[:, None] * VEC + n
+    if ONE_TILE:
+        x = tl.load(tile_ptr, mask=n // VEC < all_vectors[:, None], other=-float("inf")).to(tl.float32)
+        row_max = tl.max(x, axis=1)
+        row_sum = tl.sum(fast_expf(x - finite_shift(row_max)[:, None]), axis=1)
+    else:
+        own_max = tl.full([ROWS, THREADS], -float("inf"), tl.float32)
+        own_sum = tl.zeros([ROWS, THREADS], tl.float32)
+        if not WHOLE:
+            e = tl.arange(0, THREADS)[None, :]  # VEC slots for the elements before, and VEC for those after
+            behind = tl.maximum(first_vec, end_vec)[:, None] * VEC
+            at = tl.where(e < VEC, first[:, None] + e, behind + e - VEC)
+            mine = ((e >= VEC) | (at < first_vec[:, None] * VEC)) & (at < first[:, None] + count)
+            own_max = tl.load(logits_ptr + at, mask=mine, other=-float("inf")).to(tl.float32)
+            own_sum = fast_expf(own_max - finite_shift(own_max))
+        for begin in range(0, tl.cdiv(count, VEC), AT_A_TIME):
+            vectors = tl.minimum(all_vectors - begin, AT_A_TIME).to(tl.int32)[:, None]
+            x = tl.load(tile_ptr + begin * VEC, mask=n // VEC < vectors, other=-float("inf")).to(tl.float32)
+            x = tl.reshape(x, [ROWS, VECTORS, THREADS, VEC])
+            new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=3), axis=1))
+            shift = finite_shift(new_max)
+            new_sum = tl.sum(tl.sum(fast_expf(x - shift[:, None, :, None]), axis=3), axis=1)
+            own_sum = own_sum * fast_expf(own_max - shift) + new_sum
+            own_max = new_max
+        row_max, row_sum = combined(own_max, own_sum)
+    return row_max, row_sum
 
 
 @triton.jit
 def combined(maximum, total):
-    """Combine maxima and sums of parts into one."""
-    of_all = tl.max(maximum, axis=0)
-    return of_all, tl.sum(total * fast_expf(maximum - finite_shift(of_all)), axis=0)
+    """Combine maxima and sums of the parts of each row into one."""
+    of_all = tl.max(maximum, axis=1)
+    return of_all, tl.sum(total * fast_expf(maximum - finite_shift(of_all)[:, None]), axis=1)
 
 
 @triton.jit
@@ -88,15 +99,17 @@ def loss_of(row_ptr, V, target, row_max, row_sum):
 
 @triton.jit
 def cross_entropy_online_kernel(
-    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm,
-    WHOLE: tl.constexpr, VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+    logits_ptr, targets_ptr, loss_ptr, M, V, stride_lm, stride_tm,
+    WHOLE: tl.constexpr, ONE_TILE: tl.constexpr, ROWS: tl.constexpr,
+    VECTORS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per row."""
-    m = tl.program_id(0).to(tl.int64)
-    row_ptr = logits_ptr + m * stride_lm
-    target = tl.load(targets_ptr + m * stride_tm)
-    row_max, row_sum = reduce(logits_ptr, m * stride_lm, V, WHOLE, VECTORS, THREADS, VEC)
-    tl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
+    """Grid: one program per ROWS rows."""
+    m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = m < M
+    row = tl.where(there, m, 0)  # for rows that do not exist, the first
+    target = tl.load(targets_ptr + row * stride_tm)
+    row_max, row_sum = reduce(logits_ptr, row * stride_lm, V, WHOLE, ONE_TILE, VECTORS, THREADS, VEC)
+    tl.store(loss_ptr + m, loss_of(logits_ptr + row * stride_lm, V, target, row_max, row_sum), mask=there)
 
 
 @triton.jit
@@ -115,22 +128,22 @@ def cross_entropy_split_kernel(
     program = tl.program_id(0)
     m = (program // splits).to(tl.int64)
     begin = (program % splits).to(tl.int64) * slice_columns
-    row_ptr = logits_ptr + m * stride_lm
-    first, count = m * stride_lm + begin, tl.minimum(slice_columns, V - begin)
-    part_max, part_sum = reduce(logits_ptr, first, count, WHOLE, VECTORS, THREADS, VEC)
+    one = tl.arange(0, 1)  # a tensor of one row
+    first, count = m * stride_lm + begin + one, tl.minimum(slice_columns, V - begin)
+    part_max, part_sum = reduce(logits_ptr, first, count, WHOLE, False, VECTORS, THREADS, VEC)
 
-    tl.store(max_ptr + program, part_max)
-    tl.store(sum_ptr + program, part_sum)
+    tl.store(max_ptr + program + one, part_max)
+    tl.store(sum_ptr + program + one, part_sum)
     tl.debug_barrier()  # a program that sees the count must see the partial result
     if tl.atomic_add(arrived_ptr + m, 1, sem="acq_rel") == splits - 1:
-        s = tl.arange(0, BLOCK_S)
+        s = tl.arange(0, BLOCK_S)[None, :]
         at = m * splits + s
         # .cg bypasses the L1, whose lines may be stale.
         of_max = tl.load(max_ptr + at, mask=s < splits, other=-float("inf"), cache_modifier=".cg")
         of_sum = tl.load(sum_ptr + at, mask=s < splits, other=0.0, cache_modifier=".cg")
         row_max, row_sum = combined(of_max, of_sum)
         target = tl.load(targets_ptr + m * stride_tm)
-        tl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
+        tl.store(loss_ptr + m + one, loss_of(logits_ptr + m * stride_lm, V, target, row_max, row_sum))
 
 
 def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -155,6 +168,25 @@ def tile(logits: torch.Tensor) -> dict[str, int]:
     return {"WHOLE": WHOLE, "VECTORS": VECTORS, "THREADS": THREADS, "VEC": VEC}
 
 
+def online_tile(logits: torch.Tensor) -> dict[str, int]:
+    """As `tile`, with ONE_TILE and ROWS.  Rows of 16 KB or less have one warp, or up to 8 vectors per thread.
+
+    A multiprocessor starts a program per row of 2 KB too slowly: there a program has several rows.
+    """
+    constants = {**tile(logits), "ONE_TILE": False, "ROWS": 1}
+    vectors = max(1, cdiv(logits.size(1), constants["VEC"]))
+    if vectors > 1024:
+        return constants
+    VECTORS, THREADS = 32 // constants["VEC"], 32
+    size = next_power_of_2(vectors)
+    ONE_TILE = constants["WHOLE"] and size <= 512 and 4 * vectors >= 3 * size  # at most a quarter is empty
+    if ONE_TILE:
+        THREADS = max(32, size // 8)
+        VECTORS = max(1, size // THREADS)
+    ROWS = max(2, 8 // VECTORS) if vectors <= 128 else 1
+    return constants | {"ONE_TILE": ONE_TILE, "ROWS": ROWS, "VECTORS": VECTORS, "THREADS": THREADS}
+
+
 @implementation("cross_entropy", "triton.online", level="tiled")
 def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """A program reads a row once, tile by tile: any row length."""
@@ -163,9 +195,10 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     loss = torch.empty(M, dtype=torch.float32, device=logits.device)
     if M == 0:
         return loss
-    constants = tile(logits)
-    cross_entropy_online_kernel[grid_1d(M)](
-        logits, targets, loss, V, logits.stride(0), targets.stride(0),
+    check_counts(V=V)
+    constants = online_tile(logits)
+    cross_entropy_online_kernel[grid_1d(cdiv(M, constants["ROWS"]))](
+        logits, targets, loss, M, V, logits.stride(0), targets.stride(0),
         **constants, num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
     return loss

@@ -19,37 +19,109 @@
 
 constexpr index_t IGNORED = -100;  // PyTorch's ignore_index: the loss of such a row is 0
 
+// Two 16-bit elements in one register.
+template <typename T>
+struct Pair;
+template <>
+struct Pair<__half> {
+    using type = __half2;
+};
+template <>
+struct Pair<__nv_bfloat16> {
+    using type = __nv_bfloat162;
+};
+
+// The maximum of VECTORS vectors. That of 16-bit elements is exact in 16 bits: one instruction for two of
+// them, where fp32 takes two to unpack and two to compare.
+template <int VECTORS, typename T, int VEC>
+__device__ __forceinline__ float max_of(const Packed<T, VEC>* x) {
+    if constexpr (sizeof(T) == 2) {
+        using Two = typename Pair<T>::type;
+        Two max[4];
+#pragma unroll
+        for (int p = 0; p < VECTORS; ++p) {
+            const Two* two = reinterpret_cast<const Two*>(&x[p].words);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) max[i] = p == 0 ? two[i] : __hmax2(max[i], two[i]);
+        }
+        const Two two = __hmax2(__hmax2(max[0], max[1]), __hmax2(max[2], max[3]));
+        return fmaxf(float(two.x), float(two.y));
+    } else {
+        float max = negative_infinity();
+#pragma unroll
+        for (int p = 0; p < VECTORS; ++p) {
+            const Vec<T, VEC> four = x[p].unpack();
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) max = fmaxf(max, four[v]);
+        }
+        return max;
+    }
+}
+
+// As running.cuh's include, but the old sum is rescaled once for VECTORS vectors. Four sums: one alone would
+// be a chain of dependent additions.
+template <int VECTORS, typename T, int VEC>
+__device__ __forceinline__ Running include(Running seen, const Packed<T, VEC>* packed) {
+    const float max = fmaxf(seen.max, max_of<VECTORS>(packed));
+    const float shift = finite_shift(max);
+    float sum[4] = {};
+#pragma unroll
+    for (int p = 0; p < VECTORS; ++p) {
+        const Vec<T, VEC> x = packed[p].unpack();
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) sum[v % 4] += __expf(to_float(x, v) - shift);
+    }
+    return {max, seen.sum * __expf(seen.max - shift) + ((sum[0] + sum[1]) + (sum[2] + sum[3]))};
+}
+
+// A thread's VECTORS vectors of a tile, the first at `own_ptr`, then THREADS vectors apart; -inf from the
+// tile's vector `left` on, so that what follows has no branches. __ldcs: the L2 may evict them first.
+template <int THREADS, typename T, int VEC, int VECTORS>
+__device__ __forceinline__ void load_tile(
+    Packed<T, VEC> (&x)[VECTORS], const uint4* own_ptr, int left, int thread) {
+    if (left >= THREADS * VECTORS) {
+#pragma unroll
+        for (int p = 0; p < VECTORS; ++p) x[p].words = __ldcs(own_ptr + p * THREADS);
+    } else {
+        Vec<T, VEC> nothing;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) nothing[v] = T(negative_infinity());
+#pragma unroll
+        for (int p = 0; p < VECTORS; ++p) {
+            x[p] = reinterpret_cast<const Packed<T, VEC>&>(nothing);
+            if (p * THREADS + thread < left) x[p].words = __ldcs(own_ptr + p * THREADS);
+        }
+    }
+}
+
 // Reduces `count` consecutive elements; each of THREADS threads returns its share. Vectorized 16-byte loads,
 // VECTORS in flight per thread, start at the first 16-byte boundary. The elements before it and after the
-// last vector are fewer than two vectors together: one per thread.
-template <typename T, int VECTORS, int THREADS>
+// last vector are fewer than two vectors together: one per thread. ONE_TILE: the vectors are one tile.
+template <typename T, int VECTORS, int THREADS, bool ONE_TILE = false>
 __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
-    constexpr int VEC = 16 / sizeof(T);
-    const int misaligned = static_cast<int>(reinterpret_cast<unsigned long long>(part_ptr) / sizeof(T) % VEC);
-    index_t head = (VEC - misaligned) % VEC;
-    if (head > count) head = count;
-    const index_t vectors = (count - head) / VEC;
-    const index_t edges = count - vectors * VEC;
-    const T* body_ptr = part_ptr + head;
+    constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS;
+    static_assert(THREADS >= 2 * VEC - 2, "an edge per thread");
+    const int misaligned = static_cast<int>(reinterpret_cast<word_t>(part_ptr) / sizeof(T) % VEC);
+    int head = (VEC - misaligned) % VEC;
+    if (head > count) head = static_cast<int>(count);
+    const int vectors = static_cast<int>((count - head) / VEC);  // an int counts those of 32 GB
+    const int edges = static_cast<int>(count - index_t(vectors) * VEC);
 
     T edge = T(0.0f);  // used at the end, so that its load overlaps with the rest
     if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
 
     Running seen = identity();
-    constexpr int TILE = THREADS * VECTORS;
-    for (index_t begin = 0; begin < vectors; begin += TILE) {
-        const int left = static_cast<int>(vectors - begin < TILE ? vectors - begin : TILE);
-        const T* tile_ptr = body_ptr + begin * VEC;
+    const uint4* own_ptr = reinterpret_cast<const uint4*>(part_ptr + head) + thread;
+    for (int left = vectors; left > 0; left -= TILE, own_ptr += TILE) {
         Packed<T, VEC> x[VECTORS];
-#pragma unroll
-        for (int p = 0; p < VECTORS; ++p) {
-            const int vector = p * THREADS + thread;
-            if (vector < left) x[p] = load_packed<VEC>(tile_ptr + vector * VEC);
+        load_tile<THREADS>(x, own_ptr, left, thread);
+        if constexpr (ONE_TILE) {
+            seen = include<VECTORS>(seen, x);
+            break;
         }
-#pragma unroll
-        for (int p = 0; p < VECTORS; ++p) {
-            if (p * THREADS + thread < left) seen = include(seen, x[p].unpack());
-        }
+        // In halves: of a row's last tile the second may be empty.
+        seen = include<VECTORS / 2>(seen, x);
+        if (left > TILE / 2) seen = include<VECTORS / 2>(seen, x + VECTORS / 2);
     }
     if (thread < edges) seen = combine(seen, {float(edge), 1.0f});
     return seen;
@@ -67,31 +139,36 @@ __device__ __forceinline__ float loss_of(Running row, float picked, index_t targ
 }
 
 // ---- online --------------------------------------------------------------------------------------------
-// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: one warp, or the whole block. The
-// target is loaded with the row. Its logit is loaded after the row, and overlaps with the final reduction.
-// 48 registers hold four vectors, 64 eight: room for 1280 and 1024 threads.
+// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: half a warp, a warp, or the block.
+// The target is loaded with the row. Its logit is loaded after the row, and overlaps with the final
+// reduction. A row is at most one tile, except with 8 vectors, which take any row.
+
+// Threads per multiprocessor. 40 registers hold 4 vectors, 48 hold 6, 64 hold 8.
+constexpr int resident_threads(int VECTORS) {
+    return VECTORS == 8 || MOST_THREADS == 1024 ? 1024 : VECTORS == 6 ? 1280 : 1536;
+}
 
 template <typename T, int VECTORS, int THREADS, int BLOCK_M>
-__global__
-__launch_bounds__(THREADS, (VECTORS == 4 && MOST_THREADS == 2048 ? 1280 : 1024) / THREADS) void cross_entropy_online_kernel(
+__global__ __launch_bounds__(THREADS, resident_threads(VECTORS) / THREADS) void cross_entropy_online_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t M, index_t V, index_t stride_lm,
     index_t stride_tm) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
-    static_assert(BLOCK_M == 1 || ROW_THREADS == WARP, "several rows a block: a warp each");
+    static_assert(BLOCK_M == 1 || ROW_THREADS <= WARP, "several rows a block: each within a warp");
     const int thread = threadIdx.x % ROW_THREADS;
-    const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    if (m >= M) return;
+    index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
+    const bool exists = BLOCK_M == 1 || m < M;
+    if (!exists) m = M - 1;  // all lanes take part in the shuffles
     const T* row_ptr = logits_ptr + m * stride_lm;
     const index_t target = targets_ptr[m * stride_tm];
 
-    Running row = reduce<T, VECTORS, ROW_THREADS>(row_ptr, V, thread);
+    Running row = reduce<T, VECTORS, ROW_THREADS, VECTORS != 8>(row_ptr, V, thread);
     const float picked = pick(row_ptr, V, target);
     if constexpr (BLOCK_M == 1) {
         row = block_combine<THREADS>(row);
     } else {
-        row = warp_combine<WARP>(row);
+        row = warp_combine<ROW_THREADS>(row);
     }
-    if (thread == 0) loss_ptr[m] = loss_of(row, picked, target);
+    if (thread == 0 && exists) loss_ptr[m] = loss_of(row, picked, target);
 }
 
 // ---- split ---------------------------------------------------------------------------------------------

@@ -24,8 +24,14 @@ def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return contiguous_rows(logits), empty((logits.size(0),), torch.float32, logits.device)
 
 
-ONLINE_SHAPES = ((4, 128, 4), (8, 128, 4), (8, 64, 1), (8, 128, 1), (8, 256, 1))
-"""VECTORS, THREADS and BLOCK_M: all of a row is in flight at once, but for the last, which takes any row."""
+ONLINE_SHAPES = (
+    (4, 128, 8), (6, 128, 8), (4, 128, 4), (6, 128, 4), (4, 64, 1), (6, 64, 1), (4, 128, 1), (6, 128, 1),
+    (4, 256, 1), (8, 256, 1),
+)  # fmt: skip
+"""VECTORS, THREADS and BLOCK_M: a row is one tile, but for the last, which takes any row.
+
+6 vectors between powers of 2: instructions for vectors that a row lacks would take longer than memory does.
+"""
 ONLINE = Kernel("cross_entropy_online_kernel<{T}, {SHAPE}>", SHAPE=ONLINE_SHAPES)
 
 
@@ -35,7 +41,7 @@ def online(logits: Tensor, targets: Tensor) -> Plan:
     logits, loss = checked(logits, targets)
     M, V = logits.shape
     vectors = ceil_div(V, vector(logits))
-    fitting = (shape for shape in ONLINE_SHAPES if vectors <= shape[0] * shape[1] // shape[2])
+    fitting = (shape for shape in ONLINE_SHAPES[:-1] if vectors <= shape[0] * shape[1] // shape[2])
     _, THREADS, BLOCK_M = SHAPE = next(fitting, ONLINE_SHAPES[-1])
     args = (logits, targets, loss, *int64(M, V, logits.stride(0), targets.stride(0)))
     return Plan(loss, Launch(ONLINE(logits.dtype, SHAPE=SHAPE), ceil_div(M, BLOCK_M), THREADS, args))
