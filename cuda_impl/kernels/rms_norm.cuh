@@ -181,7 +181,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void rms_norm_
     __shared__ RowRing<T, SLOTS, CLUSTER> ring;
     const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice);
     const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
-    T* slots = at_line(x_shared);
+    T* slots = ALIGNED ? x_shared : at_line(x_shared);
     ring.start(my, slots, taken != nullptr);
     Packed<T, VEC> x[VECTORS], weight[VECTORS];
     const auto load_weights = [&](int n) {

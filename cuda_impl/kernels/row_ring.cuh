@@ -49,6 +49,11 @@ struct ClusterRows {
         begin = head + rank * slice;
         columns = slice_columns(body, rank * slice, slice);
     }
+    // The n-th row of a cluster that takes none from a counter; `rows` behind its last.
+    __device__ __forceinline__ int nth(int n) const {
+        const index_t i = first + static_cast<index_t>(n) * clusters;
+        return i < rows ? static_cast<int>(i) : rows;
+    }
     __device__ __forceinline__ index_t row(int i) const { return first_m + static_cast<index_t>(i) * STEP; }
     __device__ __forceinline__ const T* x_row(int i) const { return x_ptr + row(i) * stride_xm; }
     __device__ __forceinline__ T* y_row(int i) const { return y_ptr + row(i) * N; }
@@ -80,10 +85,11 @@ struct RowRing {
     word_t results[BUFFERS][CLUSTER], tickets[TICKETS];
     int place[TICKETS];  // of the cluster's n-th row in its class, n % TICKETS
 
-    // Where the slice of the n-th row is, the i-th of its class: as far from a line of 128 bytes as in global
-    // memory, so that copies between both move whole sectors. `slots` is at a line.
+    // Where the slice of the n-th row is, the i-th of its class. If not ALIGNED: as far from a line of 128
+    // bytes as in global memory, so that copies between both move whole sectors; `slots` is at a line.
     template <typename Rows>
     __device__ __forceinline__ T* slot(T* slots, int n, int i, const Rows& my) const {
+        if constexpr (Rows::STEP == 1) return slots + n % SLOTS * my.slice;
         constexpr int LINE = 128 / sizeof(T);
         const word_t address = reinterpret_cast<word_t>(my.x_row(i) + my.begin);
         return slots + n % SLOTS * (my.slice + LINE) + address / sizeof(T) % LINE;
@@ -107,7 +113,7 @@ struct RowRing {
         if (threadIdx.x == 0) {
             for (int slot = 0; slot < SLOTS; ++slot) mbarrier_init(&full[slot], 1);
             mbarrier_init_fence();
-            for (int n = 0; n < SLOTS; ++n) fetch(n, my.first + n * my.clusters, my, slots);
+            for (int n = 0; n < SLOTS; ++n) fetch(n, my.nth(n), my, slots);
             if (SLOTS == 1) place[1] = my.rows;
             for (int buffer = 0; buffer < BUFFERS; ++buffer) mbarrier_init(&arrived[buffer], 1);
             for (int ticket = 0; ticket < (counted ? TICKETS : 0); ++ticket)
@@ -167,7 +173,7 @@ __device__ __forceinline__ void run_ring(
     };
     const auto next_place = [&] { return atomicAdd(taken + my.first_m, 1) + SLOTS * my.clusters; };
     // Of the leading thread: whether the last ticket had a row; of the first block's, the next ticket.
-    bool has_row = my.first + (SLOTS - 1) * my.clusters < my.rows;
+    bool has_row = my.nth(SLOTS - 1) < my.rows;
     int next = 0;
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
@@ -182,7 +188,7 @@ __device__ __forceinline__ void run_ring(
         if (leads && n >= 2) {
             if (STAGED) copy_output(n - 2);
             const int fetched = n - 2 + SLOTS;
-            int fetched_i = my.first + fetched * my.clusters;
+            int fetched_i = my.nth(fetched);
             if (taken != nullptr) {
                 fetched_i = my.rows;
                 if (has_row) fetched_i = ring.take_ticket(fetched);

@@ -10,7 +10,7 @@ import torch
 from compare.arguments import check_norm
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, empty_like, zeros
-from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64
+from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, check_counts, int32, int64
 from cuda_impl.layouts import (
     PACKED_SHAPES,
     as_output,
@@ -125,7 +125,7 @@ ClusterShape = tuple[int, int, int, int, int]
 """SLOTS, BLOCKS, VECTORS, THREADS and CLUSTER."""
 MOST_SLICE_VECTORS = 208 * 1024 // 16
 LINE_VECTORS = 8
-"""Of 128 bytes. A slot has as many more than a slice, so that it starts as far from a line as the slice."""
+"""Of 128 bytes. Unaligned, a slot has as many more than a slice, so that it starts as far from a line."""
 
 
 def cluster_shapes(op: str, ALIGNED: bool) -> list[ClusterShape]:
@@ -149,7 +149,7 @@ def cluster_shape(op: str, vectors: int, ALIGNED: bool) -> ClusterShape:
 
 def rows_of_a_cluster(op: str, ALIGNED: bool, CLUSTER: int) -> int:
     """At most; 0: clusters are persistent. 16 blocks start together slowly, and weights take long to load."""
-    if CLUSTER == 16 or (op == "layer_norm" and not ALIGNED):
+    if op == "layer_norm" or CLUSTER == 16:
         return 0
     return 3 if ALIGNED else 2
 
@@ -185,6 +185,7 @@ def cluster(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters:
     # All rows of a cluster are of one class: they start alike between 16-byte boundaries.
     classes = 1 if ALIGNED else VEC
     rows_of_class, resident_of_class = ceil_div(M, classes), max(1, resident(x, BLOCKS, CLUSTER) // classes)
+    check_counts(rows_of_class)
     rows = 1 if SLOTS == 1 else rows_of_a_cluster(op, ALIGNED, CLUSTER)
     clusters = ceil_div(rows_of_class, rows) if rows else 0
     clusters = min(rows_of_class, max(clusters, resident_of_class))
@@ -193,7 +194,8 @@ def cluster(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters:
     taken = zeros((classes,), torch.int32, x.device) if counted else np.int64(0)
     sizes = (*int64(M, N, x.stride(0), pitch), *int32(slice_vectors * VEC))
     args = (x, *weights, *windows, y, *sizes, taken, np.float32(eps))
-    shared_bytes = (SLOTS * (slice_vectors + LINE_VECTORS) + LINE_VECTORS) * 16
+    more = 0 if ALIGNED else LINE_VECTORS
+    shared_bytes = (SLOTS * (slice_vectors + more) + more) * 16
     blocks = clusters * classes * CLUSTER
     run = kernels[0](x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
     return Plan(y, *launches, Launch(run, blocks, THREADS, args, shared_bytes, cluster=CLUSTER))

@@ -154,9 +154,11 @@ def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = as_output(checked(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    vectors, line = ceil_div(N, VEC), 8  # slices start at lines of 128 bytes where rows do
+    vectors = ceil_div(N, VEC)
     THREADS, CLUSTER = SHAPE = cluster_shape(vectors, VEC)
-    slice_vectors = ceil_div(vectors, CLUSTER * line) * line
+    # Whole tiles; of one tile per block equal slices, which start at lines of 128 bytes where rows do.
+    unit = 8 if THREADS == 256 else 8 * 64
+    slice_vectors = ceil_div(vectors, CLUSTER * unit) * unit
     if slice_vectors > CLUSTER_TILES * 8 * 64:
         most = 16 * CLUSTER_TILES * 8 * 64 * VEC
         raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {most} columns")
