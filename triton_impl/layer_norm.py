@@ -426,7 +426,7 @@ def layer_norm_gluon_row_kernel(
     for t in gl.static_range(TILES + AHEAD):
         if t < TILES:
             weight = load_parameters(windows_ptr + head * body, n, t, body, BLOCK_N, TILES)
-            weights = weights + (weight,)  # noqa: RUF005 - Triton does not support (*weights, weight)
+            weights = weights + (weight,)  # noqa: RUF005
             bias = load_parameters(bias_windows_ptr + head * body, n, t, body, BLOCK_N, TILES)
             biases = biases + (bias,)  # noqa: RUF005
         if t >= AHEAD:

@@ -338,7 +338,7 @@ def rms_norm_gluon_row_kernel(
     for t in gl.static_range(TILES + AHEAD):
         if t < TILES:
             weight = load_parameters(windows_ptr + head * body, n, t, body, BLOCK_N, TILES)
-            weights = weights + (weight,)  # noqa: RUF005 - Triton does not support (*weights, weight)
+            weights = weights + (weight,)  # noqa: RUF005
         if t >= AHEAD:
             x = tiles.index(t - AHEAD).load(TILE).to(gl.float32)
             y = x * scale * weights[t - AHEAD].to(gl.float32)
