@@ -206,12 +206,13 @@ def merge(
 
     An older row without times, such as a failed one, goes also where its case and label are among those of
     which the run ``reported`` something else, such as that it is unavailable.  A row that failed now never
-    replaces times of the same source: a lost GPU or a full disk says nothing of the code.
+    replaces times of the same source: a lost GPU or a full disk says nothing of the code.  A row whose
+    resources were not read keeps those of the same source and configuration.
     """
     older = tuple(older)
     timed = {
-        (case.case, row.label, row.source_hash)
-        for run in older
+        (case.case, row.label, row.source_hash): row
+        for run in reversed(older)
         for case in run.cases
         for row in case.rows
         if row.timing is not None
@@ -220,7 +221,15 @@ def merge(
     def counts(case: str, row: Row) -> bool:
         return row.status != "failed" or (case, row.label, row.source_hash) not in timed
 
+    def whole(case: str, row: Row) -> Row:
+        old = timed.get((case, row.label, row.source_hash))
+        if old is None or row.resources or old.configuration != row.configuration:
+            return row
+        return replace(row, resources=old.resources)
+
     new = filtered(new, counts)
+    cases = (replace(each, rows=tuple(whole(each.case, row) for row in each.rows)) for each in new.cases)
+    new = replace(new, cases=tuple(cases))
     measured = _rows_of(new)
 
     def stays(case: str, row: Row) -> bool:

@@ -141,6 +141,18 @@ def test_recording_keeps_what_was_not_measured_anew(tmp_path: Path) -> None:
     assert found["torch.eager"].run.created.startswith("2026-12-01")
 
 
+def test_recording_without_resources_keeps_those_of_the_same_source(tmp_path: Path) -> None:
+    first = made_up.rows()
+    archive.record(made_up.comparison(made_up.case(made=first)), tmp_path)
+    bare = tuple(replace(row, resources=()) for row in first)
+    changed = tuple(replace(row, source_hash="other") if row.label == "cupy.online" else row for row in bare)
+    archive.record(made_up.comparison(made_up.case(made=changed)), tmp_path)
+    found = archive.find("softmax", made_up.CASE, tmp_path)
+    kept = {label for label, recorded in found.items() if recorded.row.resources}
+    assert kept == {row.label for row in first if row.resources} - {"cupy.online"}
+    assert kept
+
+
 def test_only_finished_measurements_are_recorded(tmp_path: Path) -> None:
     path = archive.record(made_up.comparison(), tmp_path)
     cut = made_up.with_row(made_up.case(), "cupy.online", timing=None)
