@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from compare.resources.static import CompileError, Refused
 from compare.run.checking import SEEDS
 from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, RowState, silent
+from compare.run.interrupts import saving
 from compare.run.verdict import verdict
 from compare.sandbox.isolation import Isolation
 from compare.worker import user_files
@@ -287,13 +287,17 @@ def test_ctrl_c_after_the_last_case_waits_until_the_results_are_saved(op: Op, tm
         if what == "counting lines of code":
             signal.raise_signal(signal.SIGINT)
 
-    options = Options(cases=(SMALL,), device="cpu")
-    finishing = ExitStack()
-    comparison = running.run(op, options, interrupted, results=tmp_path, finishing=finishing)
-    assert not comparison.interrupted
-    assert [row.status for row in comparison.cases[0].rows] == ["ok"]
+    saved: list[str] = []
+
+    def save() -> None:
+        with saving():
+            comparison = running.run(op, Options(cases=(SMALL,), device="cpu"), interrupted, results=tmp_path)
+            assert not comparison.interrupted
+            saved.extend(row.status for row in comparison.cases[0].rows)
+
     with pytest.raises(KeyboardInterrupt):
-        finishing.close()
+        save()
+    assert saved == ["ok"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

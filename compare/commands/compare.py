@@ -36,7 +36,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -338,6 +338,7 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     from compare.report.progress import of_run
     from compare.report.summary import View
     from compare.resources import ncu
+    from compare.run.interrupts import saving
 
     renderers = outputs.renderers(arguments)
     counters = {file.stem: ncu.read(file) for file in arguments.ncu or ()}
@@ -349,9 +350,9 @@ def compare_ops(arguments: argparse.Namespace, device: torch.device, log: Log) -
     failures: list[str] = []
     try:
         for op, how in work:
-            with ExitStack() as finishing:
+            with saving():
                 with gpu_lock.held(lock, outputs.say), of_run(op.name, log.steps, log.begun_s) as progress:
-                    comparison = driver.run(op, how, log.beside(op.name, progress), finishing=finishing)
+                    comparison = driver.run(op, how, log.beside(op.name, progress))
                 comparison = _with_counters(comparison, counters)
                 log("printing")
                 done.append(comparison)

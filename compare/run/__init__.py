@@ -7,7 +7,7 @@ times that ``results/`` holds, each labelled with its device and date.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,10 +21,10 @@ from compare.code_size.hashes import source_hash
 from compare.model.op import Case, Implementation, Op, UsageError
 from compare.model.result import CaseComparison, Comparison, Environment, Options
 from compare.records import archive
+from compare.run import interrupts
 from compare.run.checking import check_case, note_ordinary, skip_check
 from compare.run.compiling import Compilation
 from compare.run.context import CaseResult, Context, Meter, Progress, Step, silent
-from compare.run.interrupts import held_interrupts
 from compare.run.resources import compile_case, profile_case
 from compare.run.shortened import shortened
 from compare.run.sources import Counting
@@ -85,12 +85,11 @@ def run(
     progress: Progress = silent,
     results: Path = archive.RESULTS,
     pool: WorkerPool | None = None,
-    finishing: ExitStack | None = None,
 ) -> Comparison:
     """Compare the implementations of ``op``.
 
     Ctrl-C ends it early: the comparison then holds every row that was finished and says ``interrupted``.
-    After the last case it waits for the end of ``finishing``.
+    After the last case it waits for the end of `interrupts.saving`, if the caller is in such a block.
 
     Args:
         op: what to compare.
@@ -98,7 +97,6 @@ def run(
         progress: called at every step.
         results: where recorded times are found.
         pool: workers that stay when it is over; if not given, it has its own.
-        finishing: ends when the caller has saved the comparison; if not given, before it is returned.
 
     Raises:
         UsageError: no such device, a case this machine cannot hold, or no compute-sanitizer.
@@ -110,10 +108,7 @@ def run(
     trials = tuned(op, options)
     if trials is not None:
         impls = list(trials.impls)
-    with (
-        ExitStack() as own,
-        nullcontext(pool) if pool else WorkerPool(op, device, options.timeout_s) as pool,
-    ):
+    with nullcontext(pool) if pool else WorkerPool(op, device, options.timeout_s) as pool:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         steps = plan(op, options, device.type)
         pool.build(able, [step.case.dtype for step in steps if step.check])
@@ -130,7 +125,7 @@ def run(
         hashes = {impl.label: source_hash(impl) for impl in impls}
         counting = Counting(impls, pool, on_gpu=device.type == "cuda")
         context = Context(op, tuple(impls), tuple(steps), options, device, pool, meter, hashes, trials)
-        cases, interrupted = _run_cases(context, environment, counting, results, finishing or own)
+        cases, interrupted = _run_cases(context, environment, counting, results)
         meter.say("ending the workers")
     meter.say("looking at this machine again")
     clocks = {**environment.clocks, **machine.clocks(device, "after")}
@@ -147,7 +142,7 @@ def run(
 
 
 def _run_cases(
-    context: Context, environment: Environment, counting: Counting, results: Path, finishing: ExitStack
+    context: Context, environment: Environment, counting: Counting, results: Path
 ) -> tuple[tuple[CaseComparison, ...], bool]:
     """The cases with every row that was finished, and whether Ctrl-C came before the last one."""
     finished: list[CaseResult] = []
@@ -162,7 +157,7 @@ def _run_cases(
     except KeyboardInterrupt:
         pass
     finally:
-        finishing.enter_context(held_interrupts())
+        interrupts.hold()
         compilation.stop()
         context.meter.say("counting lines of code")
         counting.finish()
