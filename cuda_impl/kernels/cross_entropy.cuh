@@ -143,9 +143,10 @@ __device__ __forceinline__ float loss_of(Running row, float picked, index_t targ
 // The target is loaded with the row. Its logit is loaded after the row, and overlaps with the final
 // reduction. A row is at most one tile, except with 8 vectors, which take any row.
 
-// Threads per multiprocessor. 40 registers hold 4 vectors, 48 hold 6, 64 hold 8.
+// Threads per multiprocessor. 40 registers hold 4 vectors, 48 hold 6, 64 hold 8; sm_75 takes more to unpack.
 constexpr int resident_threads(int VECTORS) {
-    return VECTORS == 8 || MOST_THREADS == 1024 ? 1024 : VECTORS == 6 ? 1280 : 1536;
+    if (MOST_THREADS == 1024) return VECTORS == 4 ? 1024 : 768;
+    return VECTORS == 8 ? 1024 : VECTORS == 6 ? 1280 : 1536;
 }
 
 template <typename T, int VECTORS, int THREADS, int BLOCK_M>

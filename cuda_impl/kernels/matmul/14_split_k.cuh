@@ -18,6 +18,15 @@ __device__ __forceinline__ void add_quad(float4& total, const float4& more) {
     total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
 }
 
+// Whether columns of b are wgmma's left operand: where only they are multiples of 64, or fewer than rows of
+// a.
+__host__ __device__ constexpr bool is_exchanged(int block_m, int block_n) {
+    return block_n % PIECE == 0 && (block_m % PIECE != 0 || block_m >= block_n);
+}
+template <int BLOCK_M, int BLOCK_N>
+constexpr int SPLIT_K_THREADS =
+    (1 + (is_exchanged(BLOCK_M, BLOCK_N) ? BLOCK_N : BLOCK_M) / PIECE) * WARPGROUP;
+
 #if HAS_WGMMA
 
 // Barrier that orders earlier writes to shared memory before reads by the cluster's other blocks.
@@ -32,15 +41,6 @@ __device__ __forceinline__ void store_to_block(float4* ptr, int rank, const floa
                  "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
                  : "memory");
 }
-
-// Whether columns of b are wgmma's left operand: where only they are multiples of 64, or fewer than rows of
-// a.
-__host__ __device__ constexpr bool is_exchanged(int block_m, int block_n) {
-    return block_n % PIECE == 0 && (block_m % PIECE != 0 || block_m >= block_n);
-}
-template <int BLOCK_M, int BLOCK_N>
-constexpr int SPLIT_K_THREADS =
-    (1 + (is_exchanged(BLOCK_M, BLOCK_N) ? BLOCK_N : BLOCK_M) / PIECE) * WARPGROUP;
 
 // Of TMA stores: rows and columns, if exchanged 64; rows that a warpgroup then stores at a time.
 constexpr int C_ROWS = 16, C_COLUMNS = 32, C_PASS = 64;
