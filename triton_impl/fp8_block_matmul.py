@@ -28,13 +28,12 @@ from triton_impl.matmul import (
     CONSUMERS,
     PIECE,
     SWIZZLED,
-    async_load,
     async_store,
     grouped_tile,
     grouped_tile_in_gluon,
     halves,
 )
-from triton_impl.scaled_matmul import BYTES_SWIZZLED, STAGES_IN_GLUON, tile_for
+from triton_impl.scaled_matmul import BYTES_SWIZZLED, STAGES_IN_GLUON, produce, tile_for
 from triton_impl.tma import allocate_descriptors_on, check_coordinates, for_tma
 
 BLOCK_K = tl.constexpr(128)
@@ -122,37 +121,6 @@ def fp8_block_matmul_persistent_kernel(
 
 # --------------------------------------------------------------------------- Gluon
 # Only register allocation and addressing are left to the compiler.  sm_90a.
-
-
-@gluon.jit
-def produce(
-    ring, operands, sizes, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr
-):  # fmt: skip
-    """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it."""
-    a_tiles, b_tiles, full, empty = ring
-    a_desc, b_desc = operands
-    M, N, K = sizes
-    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
-    PART_N: gl.constexpr = b_desc.block_shape[0]
-    PARTS: gl.constexpr = BLOCK_N // PART_N
-    step = 0
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
-        for k in range(0, K, BLOCK_K):
-            stage = step % STAGES
-            landed = full.index(stage)
-            mbarrier.wait(empty.index(stage), step // STAGES & 1 ^ 1)
-            if m + PIECE < M:
-                mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * BLOCK_K)
-                async_load(a_desc, [m + PIECE, k], landed, a_tiles.index(stage * CONSUMERS + 1))
-            else:  # TMA takes longer to fill lines with zeros than to load
-                mbarrier.expect(landed, (PIECE + BLOCK_N) * BLOCK_K)
-            async_load(a_desc, [m, k], landed, a_tiles.index(stage * CONSUMERS))
-            for i in gl.static_range(PARTS):
-                async_load(b_desc, [n + i * PART_N, k], landed, b_tiles.index(stage * PARTS + i))
-            step += 1
 
 
 @gluon.jit

@@ -28,7 +28,6 @@ from triton_impl.parts import columns_of_body, edges, start_of_body
 from triton_impl.shared_rows import fetch, published
 from triton_impl.staged_rows import (
     AHEAD,
-    columns_of_edges,
     fetch_row,
     inside,
     vectors_of_threads,
@@ -316,12 +315,7 @@ def rms_norm_gluon_row_kernel(
     T: gl.constexpr = x_ptr.dtype.element_ty
     TILE: gl.constexpr = vectors_of_threads(VEC, gl.num_warps())
     m = gl.program_id(0).to(gl.int64)
-    body = columns_of_body(N, VEC)
-    n = gl.arange(0, BLOCK_N, TILE)
-    tiles = gl.allocate_shared_memory(T, [TILES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    fetch_row(tiles, x_ptr + start_of_body(m * stride_xm, VEC), n, body, BLOCK_N, TILES)
-    head = start_of_body(m * N, VEC) - m * N
-    e = columns_of_edges(head, N, VEC)
+    tiles, n, body, head, e = fetch_row(x_ptr, m, N, stride_xm, VEC, BLOCK_N, TILES)
     edge = gl.load(x_ptr + m * stride_xm + e, mask=e < N, other=0.0).to(gl.float32)
 
     lane_squares = gl.zeros([BLOCK_N], gl.float32, TILE)

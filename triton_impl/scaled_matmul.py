@@ -120,11 +120,16 @@ LINE = gl.constexpr(128)
 def produce(
     ring, operands, sizes, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it."""
+    """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it.
+
+    A stage has the 64 rows of each consumer, and a tile of b, in parts of as many columns as b_desc's boxes.
+    """
     a_tiles, b_tiles, full, empty = ring
     a_desc, b_desc = operands
     M, N, K = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    PART_N: gl.constexpr = b_desc.block_shape[0]
+    PARTS: gl.constexpr = BLOCK_N // PART_N
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -140,7 +145,8 @@ def produce(
             else:  # TMA takes longer to fill lines with zeros than to load
                 mbarrier.expect(landed, (PIECE + BLOCK_N) * LINE)
             async_load(a_desc, [m, k], landed, a_tiles.index(stage * CONSUMERS))
-            async_load(b_desc, [n, k], landed, b_tiles.index(stage))
+            for i in gl.static_range(PARTS):
+                async_load(b_desc, [n + i * PART_N, k], landed, b_tiles.index(stage * PARTS + i))
             step += 1
 
 

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.device import shared_bytes_of_a_block
 from triton_impl.counts import cdiv
-from triton_impl.parts import as_output, columns_of_body
+from triton_impl.parts import as_output, columns_of_body, start_of_body
 from triton_impl.shared_rows import async_load
 
 AHEAD = gl.constexpr(2)
@@ -43,11 +43,23 @@ def inside(n, t: gl.constexpr, body, BLOCK_N: gl.constexpr, TILES: gl.constexpr)
 
 
 @gluon.jit
-def fetch_row(tiles, x_body, n, body, BLOCK_N: gl.constexpr, TILES: gl.constexpr):
-    """Start the copies of a row's body into shared memory, each tile a group of its own; zeros behind it."""
+def fetch_row(x_ptr, m, N, stride_xm, VEC: gl.constexpr, BLOCK_N: gl.constexpr, TILES: gl.constexpr):
+    """Start the copies of row m's body into shared memory, each tile a group of its own; zeros behind it.
+
+    Returns the tiles, the columns of the first one, the body's number of columns, how many there are before
+    it, and the columns of the edges.
+    """
+    TILE: gl.constexpr = vectors_of_threads(VEC, gl.num_warps())
+    body = columns_of_body(N, VEC)
+    n = gl.arange(0, BLOCK_N, TILE)
+    LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    tiles = gl.allocate_shared_memory(x_ptr.dtype.element_ty, [TILES, BLOCK_N], LAYOUT)
+    x_body = x_ptr + start_of_body(m * stride_xm, VEC)
     for t in gl.static_range(TILES):
         async_load(tiles.index(t), x_body + t * BLOCK_N + n, mask=inside(n, t, body, BLOCK_N, TILES))
         async_copy.commit_group()
+    head = start_of_body(m * N, VEC) - m * N
+    return tiles, n, body, head, columns_of_edges(head, N, VEC)
 
 
 @gluon.jit

@@ -16,27 +16,16 @@
 #include "hopper.cuh"
 #include "reduction.cuh"
 #include "running.cuh"
+#include "x2.cuh"
 
 constexpr index_t IGNORED = -100;  // PyTorch's ignore_index: the loss of such a row is 0
-
-// Two 16-bit elements in one register.
-template <typename T>
-struct Pair;
-template <>
-struct Pair<__half> {
-    using type = __half2;
-};
-template <>
-struct Pair<__nv_bfloat16> {
-    using type = __nv_bfloat162;
-};
 
 // The maximum of VECTORS vectors. That of 16-bit elements is exact in 16 bits: one instruction for two of
 // them, where fp32 takes two to unpack and two to compare.
 template <int VECTORS, typename T, int VEC>
 __device__ __forceinline__ float max_of(const Packed<T, VEC>* x) {
     if constexpr (sizeof(T) == 2) {
-        using Two = typename Pair<T>::type;
+        using Two = typename WordOf<T>::type;
         Two max[4];
 #pragma unroll
         for (int p = 0; p < VECTORS; ++p) {

@@ -13,19 +13,7 @@
 #pragma once
 
 #include "rms_norm.cuh"
-
-template <typename T>
-struct WordOf {
-    using type = T;
-};
-template <>
-struct WordOf<__half> {
-    using type = __half2;
-};
-template <>
-struct WordOf<__nv_bfloat16> {
-    using type = __nv_bfloat162;
-};
+#include "x2.cuh"
 
 // h = x + residual. The sum is rounded once, to T.
 template <typename T>

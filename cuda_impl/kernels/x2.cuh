@@ -8,6 +8,20 @@ constexpr bool IS_BF16 = false;
 template <>
 constexpr bool IS_BF16<__nv_bfloat16> = true;
 
+// A word of elements, as the operators of packed arithmetic take it; of fp32 one element.
+template <typename T>
+struct WordOf {
+    using type = T;
+};
+template <>
+struct WordOf<__half> {
+    using type = __half2;
+};
+template <>
+struct WordOf<__nv_bfloat16> {
+    using type = __nv_bfloat162;
+};
+
 __device__ __forceinline__ unsigned word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }

@@ -47,6 +47,17 @@ constexpr int C_ROWS = 16, C_COLUMNS = 32, C_PASS = 64;
 template <int ROWS>
 constexpr int C_BYTES = (ROWS < 2 * C_PASS ? ROWS : 2 * C_PASS) * 128;  // of a warpgroup's buffers, exchanged
 
+// By the thread that stores: returns when TMA has read the next of two buffers. With an odd number of stores
+// per tile a tile's first one may be the buffer of the store just before.
+template <int STORES>
+__device__ __forceinline__ void wait_for_buffer(bool first) {
+    if (!first || STORES % 2 == 0) {
+        bulk_wait_group_read<1>();
+    } else {
+        bulk_wait_group_read<0>();
+    }
+}
+
 // Stores a warpgroup's 64 columns of a tile from (m, n) of c on, by way of two buffers of C_PASS rows. Its
 // sums are transposed: of each 8 rows a thread has two neighbouring ones, in `column` and in column + 8.
 template <typename T, int COUNT, typename Epilogue>
@@ -63,13 +74,7 @@ __device__ __forceinline__ void store_transposed(
 #pragma unroll
     for (int pass = 0; pass < ROWS; pass += C_PASS) {
         unsigned char* const c = buffers + pass / C_PASS % 2 * C_PASS * 128;
-        if (thread == 0) {  // TMA has read this buffer: of two passes ago, or, PASSES odd, of the tile before
-            if (pass > 0 || PASSES % 2 == 0) {
-                bulk_wait_group_read<1>();
-            } else {
-                bulk_wait_group_read<0>();
-            }
-        }
+        if (thread == 0) wait_for_buffer<PASSES>(pass == 0);
         named_barrier_sync<WARPGROUP>(barrier);
 #pragma unroll
         for (int i = 0; i < C_PASS && pass + i < ROWS; i += 16) {
@@ -105,13 +110,7 @@ __device__ __forceinline__ void store_rows(
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
         unsigned char* const c = buffers + piece % 2 * BYTES;
-        if (lane == 0) {  // TMA has read this buffer: of two pieces ago, or, PIECES odd, of the tile before
-            if (piece > 0 || PIECES % 2 == 0) {
-                bulk_wait_group_read<1>();
-            } else {
-                bulk_wait_group_read<0>();
-            }
-        }
+        if (lane == 0) wait_for_buffer<PIECES>(piece == 0);
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < C_COLUMNS / 8; j += 2) {  // 8 columns, and the 8 next to them
