@@ -43,7 +43,7 @@ __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinn
     constexpr int QUADS = BLOCK_N / 4, PITCH = QUADS + 2;  // of a row; padded: conflict-free
     constexpr int WARP_ELEMENTS = STAGES * (A_TILE + B_TILE), STRIDE = SPLIT * WARPS * BLOCK_K;
     DYNAMIC_SHARED(T, tiles);
-    __shared__ float4 of_blocks[SPLIT][(ROWS * QUADS + SPLIT - 1) / SPLIT];
+    [[maybe_unused]] __shared__ float4 of_blocks[SPLIT][(ROWS * QUADS + SPLIT - 1) / SPLIT];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int rank = static_cast<int>(blockIdx.x % SPLIT);
     const index_t tile = blockIdx.x / SPLIT, tiles_m = (M + ROWS - 1) / ROWS;
