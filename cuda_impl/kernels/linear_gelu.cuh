@@ -81,13 +81,14 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(
 // Grid: as matmul's split_k. A thread loads the biases of its columns after a tile's last wgmma.
 
 template <
-    typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT>
-__global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N>, 1)
+    typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT,
+    bool EXCHANGED, int ADDERS>
+__global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N, EXCHANGED>, 1)
     CLUSTER_OF(SHARING* SPLIT) void linear_gelu_fused_kernel(
         const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
         const __grid_constant__ TensorMap y_map, const T* bias_ptr, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_split<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT>(
+    multiply_and_split<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, EXCHANGED, ADDERS>(
         x_map, w_map, y_map, M, N, K, BiasGelu<T, true>{bias_ptr});
 #endif
 }

@@ -15,7 +15,7 @@
 //   persistent   one block per multiprocessor, round-robin tiles: prefetch while c is written
 //   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
 //   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
-//   split_k      c^T = b^T a^T: 16 to 256 rows, by predicted time; a cluster splits K where tiles are few
+//   split_k      tiles of many sizes, by predicted time; a cluster splits K where tiles are few
 // for few rows of a:
 //   skinny       warps with stages of their own, filled by cp.async; they and a cluster's blocks split K
 //

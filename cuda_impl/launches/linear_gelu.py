@@ -14,6 +14,7 @@ from cuda_impl.launches.matmul import (
     by_tensor_cores,
     check_terms,
     product,
+    template_arguments,
     tma_kernel,
     tma_store,
 )
@@ -64,7 +65,7 @@ def unfused(x: Tensor, w: Tensor, bias: Tensor) -> Plan:
     return Plan(y, *matmul.launches, epilogue)
 
 
-FUSED = tma_kernel("linear_gelu_fused_kernel", OP, TILE=[tile[:5] for tile in SPLIT_K_TILES])
+FUSED = tma_kernel("linear_gelu_fused_kernel", OP, TILE=[*map(template_arguments, SPLIT_K_TILES)])
 
 
 @variant(

@@ -475,6 +475,16 @@ SPLIT_K_TILES = (
 H200 = Machine(LAUNCH_US=4.49, START_US=4.26, DRAM=4.46e6, L2=13.2e6, UNALIGNED=1.90, OVERLAP=4.64)
 
 
+def template_arguments(tile: Tile) -> tuple[int, ...]:
+    """A tile's template arguments: its shape, EXCHANGED, and how many of SPLIT blocks add shares of sums.
+
+    A share is a multiple of 16 rows, or of 32 columns.
+    """
+    units = tile.BLOCK_M // 16 if tile.exchanged else tile.BLOCK_N // 32
+    adders = next(blocks for blocks in range(tile.SPLIT, 0, -1) if units % blocks == 0)
+    return (*tile[:5], tile.exchanged, adders)
+
+
 def by_split_k(
     run: Kernel, a: Tensor, b: Tensor, c: Tensor, TILE: int = 0, more: tuple[Argument, ...] = ()
 ) -> Plan:
@@ -493,34 +503,33 @@ def by_split_k(
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
         tile = fastest(H200, SPLIT_K_TILES, M, N, K, (of.lda, of.ldb), processors)
-    BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, *_ = tile
+    BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, EXCHANGED, ADDERS = constants = template_arguments(tile)
     if ceil_div(K, PIECE) < SPLIT:
         raise NotImplementedError(f"K={K}: SPLIT={SPLIT} needs at least {PIECE * (SPLIT - 1) + 1}")
-    if tile.exchanged:
-        left, right, unit = BLOCK_N, BLOCK_M, 16
+    if EXCHANGED:
+        left, right = BLOCK_N, BLOCK_M
         maps = (*maps_of(of, BLOCK_M // SHARING, BLOCK_N), matrix_map(c, 16))
         lines = right if of.A_BY_ROWS else ceil_div(right, PIECE) * PIECE
         buffers = left * min(right, 2 * PIECE)
     else:
-        left, right, unit = BLOCK_M, BLOCK_N, 32
-        narrow = 0 if right % PIECE == 0 else unit  # boxes of b by rows
-        maps = (*maps_of(of, BLOCK_M, BLOCK_N // SHARING, narrow), matrix_map(c, 16, box_columns=unit))
-        lines, buffers = right, left * 2 * unit
+        left, right = BLOCK_M, BLOCK_N
+        narrow = 0 if right % PIECE == 0 else 32  # boxes of b by rows
+        maps = (*maps_of(of, BLOCK_M, BLOCK_N // SHARING, narrow), matrix_map(c, 16, box_columns=32))
+        lines, buffers = right, left * 64
     cluster, clusters = SHARING * SPLIT, tile.clusters(M, N)
     shared_bytes = tile_ring_bytes(left, lines, STAGES)
     if SPLIT == 1:  # persistent, with buffers for c
         clusters = min(clusters, max(processors // cluster, 1))
         shared_bytes += buffers * 2
     else:  # a share of the sums from each block
-        adders = next(blocks for blocks in range(SPLIT, 0, -1) if right // unit % blocks == 0)
-        shared_bytes += SPLIT * left * (right // adders) * 4
-    instance = run(a.dtype, **of.layouts, TILE=tile[:5])
+        shared_bytes += SPLIT * left * (right // ADDERS) * 4
+    instance = run(a.dtype, **of.layouts, TILE=constants)
     threads = (1 + left // PIECE) * WARPGROUP
     args = (*maps, *more, *int32(M, N, K))
     return Plan(c, Launch(instance, clusters * cluster, threads, args, shared_bytes, cluster, overlap=True))
 
 
-SPLIT_K = tma_kernel("matmul_split_k_kernel", TILE=[tile[:5] for tile in SPLIT_K_TILES])
+SPLIT_K = tma_kernel("matmul_split_k_kernel", TILE=[*map(template_arguments, SPLIT_K_TILES)])
 
 
 @variant(

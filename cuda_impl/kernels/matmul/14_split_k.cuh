@@ -18,14 +18,8 @@ __device__ __forceinline__ void add_quad(float4& total, const float4& more) {
     total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
 }
 
-// Whether columns of b are wgmma's left operand: where only they are multiples of 64, or fewer than rows of
-// a.
-__host__ __device__ constexpr bool is_exchanged(int block_m, int block_n) {
-    return block_n % PIECE == 0 && (block_m % PIECE != 0 || block_m >= block_n);
-}
-template <int BLOCK_M, int BLOCK_N>
-constexpr int SPLIT_K_THREADS =
-    (1 + (is_exchanged(BLOCK_M, BLOCK_N) ? BLOCK_N : BLOCK_M) / PIECE) * WARPGROUP;
+template <int BLOCK_M, int BLOCK_N, bool EXCHANGED>
+constexpr int SPLIT_K_THREADS = (1 + (EXCHANGED ? BLOCK_N : BLOCK_M) / PIECE) * WARPGROUP;
 
 #if HAS_WGMMA
 
@@ -134,15 +128,6 @@ __device__ __forceinline__ void store_rows(
     }
 }
 
-// How many of the SPLIT blocks that divide the terms of a tile add and store shares of it: each of whole
-// units.
-template <int SPLIT>
-__host__ __device__ constexpr int adders_of(int units) {
-    int adders = SPLIT;
-    while (units % adders > 0) --adders;
-    return adders;
-}
-
 // Sends a share of a thread's sums to each of the first blocks, its adder, and adds what this block gets, in
 // the order of the ranks. `parts`: the same place in each block, used for nothing else. `first_rank`: of the
 // first of these blocks; from one to the next there are `next` ranks.
@@ -177,18 +162,18 @@ __device__ __forceinline__ void add_shares(
 // a[M,K] @ b[K,N] -> c[M,N]; rows of c are 16-byte aligned. Warpgroups: a producer, and a consumer per 64
 // rows of wgmma's left operand. A cluster has SHARING tiles next to each other, which share their loads of
 // the right operand, and SPLIT blocks for each, with at least a step for each block. SPLIT = 1: persistent
-// clusters.
+// clusters. EXCHANGED: columns of b are the left operand. ADDERS of the SPLIT blocks add and store shares.
 template <
     typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT,
-    typename Epilogue>
+    bool EXCHANGED, int ADDERS, typename Epilogue>
 __device__ __forceinline__ void multiply_and_split(
     const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, int M, int N, int K,
     const Epilogue& epilogue) {
-    constexpr bool EXCHANGED = is_exchanged(BLOCK_M, BLOCK_N);
     constexpr int LEFT = EXCHANGED ? BLOCK_N : BLOCK_M, RIGHT = EXCHANGED ? BLOCK_M : BLOCK_N;
     constexpr bool LEFT_ALONG_K = EXCHANGED ? !B_BY_ROWS : A_BY_ROWS;
     constexpr bool RIGHT_ALONG_K = EXCHANGED ? A_BY_ROWS : !B_BY_ROWS;
-    static_assert(LEFT % PIECE == 0 && RIGHT % 16 == 0 && RIGHT % (8 * SHARING) == 0);
+    static_assert(LEFT % PIECE == 0 && RIGHT % (8 * SHARING) == 0);
+    static_assert(ADDERS <= SPLIT && RIGHT % ((EXCHANGED ? C_ROWS : C_COLUMNS) * ADDERS) == 0);
     constexpr int CLUSTER = SHARING * SPLIT, BLOCK_K = PIECE, GROUP_M = 8;
     constexpr int THREADS = LEFT / PIECE * WARPGROUP;  // of consumers
     constexpr int LINE = EXCHANGED || RIGHT_ALONG_K || RIGHT % PIECE == 0 ? PIECE : C_COLUMNS,
@@ -196,7 +181,6 @@ __device__ __forceinline__ void multiply_and_split(
     constexpr int RIGHT_PIECES = (RIGHT + LINE - 1) / LINE, RIGHT_SHARE = RIGHT / SHARING;
     constexpr int RIGHT_BYTES = RIGHT_ALONG_K ? RIGHT * BLOCK_K * 2 : RIGHT_PIECES * LINE_BYTES;
     constexpr int BYTES = RIGHT_BYTES + LEFT * BLOCK_K * 2;
-    constexpr int ADDERS = adders_of<SPLIT>(RIGHT / (EXCHANGED ? C_ROWS : C_COLUMNS));
     constexpr bool MANY_SUMS = LEFT == CONSUMERS * PIECE && RIGHT > 64;  // else an equal share is enough
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
@@ -327,13 +311,14 @@ __device__ __forceinline__ void multiply_and_split(
 #endif  // HAS_WGMMA
 
 template <
-    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT>
-__global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N>, 1)
+    typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT,
+    bool EXCHANGED, int ADDERS>
+__global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N, EXCHANGED>, 1)
     CLUSTER_OF(SHARING* SPLIT) void matmul_split_k_kernel(
         const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
         const __grid_constant__ TensorMap c_map, int M, int N, int K) {
 #if HAS_WGMMA
-    multiply_and_split<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT>(
+    multiply_and_split<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, EXCHANGED, ADDERS>(
         a_map, b_map, c_map, M, N, K, Identity());
 #endif
 }
