@@ -60,7 +60,7 @@ def kernel(
     if device.type == "meta":
         return _MetaKernel(source, name, cluster)
     if device.type == "cpu":
-        return HostKernel(source, name)
+        return HostKernel(source, name, cluster)
     raise TypeError(f"{name}: tensors are on {device}; it takes tensors on cuda, cpu or meta")
 
 
@@ -229,8 +229,8 @@ class _HostArgument(ctypes.Structure):
 class HostKernel:
     """The kernel compiled by g++, its threads run as fibers."""
 
-    def __init__(self, source: str, name: str) -> None:
-        self._source, self._name = source, name
+    def __init__(self, source: str, name: str, cluster: int) -> None:
+        self._source, self._name, self._cluster = source, name, cluster
         self._plain = self._built(watched=False)
 
     @functools.cached_property
@@ -255,6 +255,7 @@ class HostKernel:
         failed = launch(
             _three(grid),
             _three(block),
+            ctypes.c_uint(self._cluster),
             ctypes.c_size_t(shared_mem),
             packed,
             ctypes.c_size_t(len(args)),

@@ -19,8 +19,9 @@ inline thread_local std::string last_error;
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(
     const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+    const unsigned cluster = config->numAttrs > 0 ? config->attrs->val.clusterDim.x : 1;
     host::last_error = host::launch(
-        kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes,
+        kernel, config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes,
         std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
     return host::last_error.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }

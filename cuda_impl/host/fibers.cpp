@@ -13,6 +13,8 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -34,6 +36,8 @@ namespace {
 
 constexpr std::size_t STACK_BYTES = 256 << 10;  // of address space; a page uses memory once touched
 constexpr unsigned IDLE_TURNS = 1000;           // per live block, until a launch counts as deadlocked
+const std::string POLLED =
+    "deadlock: every block still running polls, in __nanosleep, memory that no block writes";
 
 // ---- AddressSanitizer must know the current stack ----------------------------------------------------
 
@@ -102,6 +106,7 @@ struct Copy {
 struct Fiber {
     jmp_buf context;  // swapcontext would make two system calls a switch, to keep the signal mask
     bool entered = false;
+    unsigned arrivals = 0;  // at the cluster's barrier
     uint3 index;
     unsigned linear = 0;
     State state = State::ready;
@@ -110,7 +115,7 @@ struct Fiber {
     Stack stack;
     void* fake_stack = nullptr;
     const void* place = nullptr;  // what it waits on, of `wait_on`
-    std::shared_ptr<void> unit_state;
+    std::shared_ptr<void> unit_states[2];
     std::vector<Copy> copies;              // started, not yet committed to a group
     std::deque<std::vector<Copy>> groups;  // committed, not yet waited for
 };
@@ -166,7 +171,7 @@ class Block {
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
 
-    bool run(uint3 index);  // false: the launch has failed, here or elsewhere
+    bool run(uint3 index, std::uint64_t linear);  // false: the launch has failed, here or elsewhere
 
     Votes sync_threads(bool predicate, const char* call);
     Meeting meet(unsigned mask, std::uint64_t value, const char* call);
@@ -178,12 +183,17 @@ class Block {
     void* dynamic_shared();
     void wait_on(const void* place, const char* call);
     void wake(const void* place);
+    unsigned cluster_rank() const;
+    void cluster_arrive();
+    void cluster_wait();
+    Block& of_cluster(unsigned rank);
+    void* in_block(void* shared, unsigned rank);
     void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
     [[noreturn]] void fail(const std::string& message);
     void stop(std::uintptr_t code);
     bool reverse_order() const;
     void moment(Moment& now);
-    std::shared_ptr<void>& state_of_thread() { return running_->unit_state; }
+    std::shared_ptr<void>& state_of_thread(unsigned unit) { return running_->unit_states[unit]; }
     std::shared_ptr<void>& state_of_block() { return unit_state_; }
 
   private:
@@ -201,6 +211,7 @@ class Block {
     void exit_thread();
     std::string stuck() const;
     bool wrote_past_shared() const;
+    Memory static_shared();
     static std::string place();
 
     Launch& launch_;
@@ -217,6 +228,7 @@ class Block {
     unsigned alive_ = 0;
     std::uint64_t wakes_ = 0;
     std::uint64_t number_ = 0;
+    std::uint64_t linear_ = 0;  // in the grid
     Fiber* running_ = nullptr;
     Memory static_shared_;
     std::unique_ptr<void, void (*)(void*)> shared_{nullptr, std::free};
@@ -230,9 +242,9 @@ std::uint64_t blocks_run = 0, launches_run = 0;
 class Launch {
   public:
     Launch(
-        dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
+        dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
         const void* object)
-        : grid(grid), block(block), shared_bytes(shared_bytes), thread(thread), state(state), object(object) {
+        : grid(grid), block(block), cluster(cluster), shared_bytes(shared_bytes), thread(thread), state(state), object(object) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
         reverse = order != nullptr && std::strstr(order, "reverse") != nullptr;
         apart = order != nullptr && std::strstr(order, "apart") != nullptr;
@@ -246,14 +258,15 @@ class Launch {
         return error_;
     }
 
-    // The running block can only spin: let others run first. False: the launch has failed.
-    bool pass_turn(bool progressed) {
+    // The running block can only spin, or wait for others of its cluster: let others run first, and start
+    // blocks before `end`. False: the launch has failed, with that message if no block has anything to do.
+    bool pass_turn(bool progressed, std::uint64_t end, const std::function<std::string()>& message) {
         const unsigned self = turn_;
         idle_turns_ = progressed ? 0 : idle_turns_ + 1;
-        if (next_block_ < blocks()) {
+        if (next_block_ < end) {
             hand_to(hire());
         } else if (idle_turns_ > IDLE_TURNS * workers_.size()) {
-            fail("deadlock: every block still running polls, in __nanosleep, memory that no block writes");
+            fail(message());
         } else {
             hand_to(after(self));
         }
@@ -266,8 +279,13 @@ class Launch {
     }
     bool failed() const { return !error_.empty(); }
     unsigned threads() const { return block.x * block.y * block.z; }
+    std::uint64_t blocks() const { return std::uint64_t(grid.x) * grid.y * grid.z; }
+
+    std::map<std::uint64_t, Block*> live;  // by linear index
+    std::map<std::uint64_t, Barrier> cluster_barriers;
 
     const dim3 grid, block;
+    const unsigned cluster;
     const std::size_t shared_bytes;
     void (*const thread)(void*);
     void* const state;
@@ -279,8 +297,6 @@ class Launch {
   private:
     static constexpr unsigned NOBODY = ~0u;
 
-    std::uint64_t blocks() const { return std::uint64_t(grid.x) * grid.y * grid.z; }
-
     // Runs one block after another, as a multiprocessor does, until none is left.
     void work(unsigned self) {
         wait_for_turn(self);
@@ -291,7 +307,7 @@ class Launch {
                 const std::uint64_t plane = std::uint64_t(grid.x) * grid.y;
                 const uint3 index = {
                     unsigned(linear % grid.x), unsigned(linear % plane / grid.x), unsigned(linear / plane)};
-                if (!slot.run(index)) break;
+                if (!slot.run(index, linear)) break;
                 idle_turns_ = 0;
             }
         }
@@ -370,8 +386,10 @@ Block::~Block() {
     munmap(stacks_, bytes);
 }
 
-bool Block::run(uint3 index) {
+bool Block::run(uint3 index, std::uint64_t linear) {
     current_block = this;
+    linear_ = linear;
+    launch_.live[linear] = this;
     number_ = ++blocks_run;
     blockIdx = index;
     blockDim = launch_.block;
@@ -399,16 +417,21 @@ bool Block::run(uint3 index) {
             begin = end;
         }
         if (moved) continue;
-        if (std::none_of(fibers_.begin(), fibers_.end(), spins)) {
+        const bool none_spins = std::none_of(fibers_.begin(), fibers_.end(), spins);
+        if (none_spins && launch_.cluster == 1) {
             launch_.fail(stuck());
             return false;
         }
-        if (!launch_.pass_turn(progressed)) return false;
+        const std::uint64_t end =
+            none_spins ? linear - linear % launch_.cluster + launch_.cluster : launch_.blocks();
+        const auto message = [&] { return none_spins ? stuck() : POLLED; };
+        if (!launch_.pass_turn(progressed, end, message)) return false;
         progressed = false;
         for (Fiber& fiber : fibers_) {
             if (spins(fiber)) fiber.state = State::ready;
         }
     }
+    launch_.live.erase(linear);
     if (wrote_past_shared()) {
         launch_.fail(
             place() + " wrote past its " + std::to_string(launch_.shared_bytes) +
@@ -464,7 +487,8 @@ void Block::start(Fiber& fiber) {
     warps_[fiber.linear / LANES].alive |= 1u << fiber.linear % LANES;
     fiber.state = State::ready;
     fiber.met = 0;
-    fiber.unit_state.reset();
+    fiber.arrivals = 0;
+    for (std::shared_ptr<void>& state : fiber.unit_states) state.reset();
     fiber.copies.clear();
     fiber.groups.clear();
 }
@@ -590,9 +614,59 @@ void Block::wait_on(const void* place, const char* call) {
 
 void Block::wake(const void* place) {
     ++wakes_;
-    for (Fiber& fiber : fibers_) {
-        if (fiber.state == State::waiting && fiber.place == place) fiber.state = State::ready;
+    for (const auto& [linear, block] : launch_.live) {
+        for (Fiber& fiber : block->fibers_) {
+            if (fiber.state == State::waiting && fiber.place == place) fiber.state = State::ready;
+        }
     }
+}
+
+unsigned Block::cluster_rank() const {
+    return unsigned(linear_ % launch_.cluster);
+}
+
+void Block::cluster_arrive() {
+    Barrier& barrier = launch_.cluster_barriers[linear_ / launch_.cluster];
+    running_->arrivals = barrier.round + 1;
+    static_shared();  // others may access it from now on
+    if (++barrier.arrived < launch_.cluster * launch_.threads()) return;
+    barrier.arrived = 0;
+    ++barrier.round;
+    wake(&barrier);
+}
+
+void Block::cluster_wait() {
+    Barrier& barrier = launch_.cluster_barriers[linear_ / launch_.cluster];
+    while (barrier.round < running_->arrivals) wait_on(&barrier, "barrier.cluster.wait");
+}
+
+// Of the calling thread; of 0 bytes until a thread of the block has touched it.
+Memory Block::static_shared() {
+    if (static_shared_.start == nullptr && static_shared_.bytes != 0) {
+        static_shared_ = thread_locals(launch_.object);
+    }
+    return static_shared_;
+}
+
+Block& Block::of_cluster(unsigned rank) {
+    const auto found = launch_.live.find(linear_ - cluster_rank() + rank);
+    if (rank >= launch_.cluster || found == launch_.live.end()) {
+        fail("block " + std::to_string(rank) + " of the cluster has not started, or has ended");
+    }
+    return *found->second;
+}
+
+void* Block::in_block(void* shared, unsigned rank) {
+    Block& other = of_cluster(rank);
+    const auto same = [&](const Memory& own, void* start) -> void* {
+        const std::ptrdiff_t offset = static_cast<char*>(shared) - static_cast<char*>(own.start);
+        const bool inside = start != nullptr && offset >= 0 && std::size_t(offset) < own.bytes;
+        return inside ? static_cast<char*>(start) + offset : nullptr;
+    };
+    void* place = same(static_shared(), other.static_shared_.start);
+    if (place == nullptr) place = same({dynamic_shared(), launch_.shared_bytes}, other.dynamic_shared());
+    if (place == nullptr) fail("mapa: the address is not in shared memory, or the other block used none yet");
+    return place;
 }
 
 void Block::named_barrier(unsigned id, unsigned threads, bool waits, const char* call) {
@@ -631,9 +705,7 @@ bool Block::reverse_order() const {
 }
 
 void Block::moment(Moment& now) {
-    if (static_shared_.start == nullptr && static_shared_.bytes != 0) {
-        static_shared_ = thread_locals(launch_.object);
-    }
+    static_shared();
     now = {
         running_->linear,
         barrier_.round,
@@ -711,9 +783,10 @@ class Stoppable {
 };
 
 std::string run(
-    dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state, const void* object) {
+    dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
+    const void* object) {
     const Stoppable stoppable;
-    return Launch(grid, block, shared_bytes, thread, state, object).run();
+    return Launch(grid, block, cluster, shared_bytes, thread, state, object).run();
 }
 
 Votes sync_threads(bool predicate, const char* call) {
@@ -737,14 +810,26 @@ void wait_on(const void* place, const char* call) {
 void wake(const void* place) {
     current_block->wake(place);
 }
+unsigned cluster_rank() {
+    return current_block->cluster_rank();
+}
+void cluster_arrive() {
+    current_block->cluster_arrive();
+}
+void cluster_wait() {
+    current_block->cluster_wait();
+}
+void* in_block(void* shared, unsigned rank) {
+    return current_block->in_block(shared, rank);
+}
 void named_barrier(unsigned id, unsigned threads, bool waits, const char* call) {
     current_block->named_barrier(id, threads, waits, call);
 }
-std::shared_ptr<void>& state_of_thread() {
-    return current_block->state_of_thread();
+std::shared_ptr<void>& state_of_thread(unsigned unit) {
+    return current_block->state_of_thread(unit);
 }
-std::shared_ptr<void>& state_of_block() {
-    return current_block->state_of_block();
+std::shared_ptr<void>& state_of_block(unsigned rank) {
+    return current_block->of_cluster(rank).state_of_block();
 }
 void fail(const std::string& message) {
     current_block->fail(message);

@@ -35,8 +35,10 @@ constexpr unsigned LANES = 32;
 // Runs thread(state) for every thread of every block. Returns an empty string, or an error message. `object`
 // is any address within the shared object whose thread-local variables are all __shared__: they are
 // overwritten before every block, so that no block reads what a previous one left. Null disables that.
+// `cluster`: so many blocks next to each other form one.
 std::string run(
-    dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state, const void* object);
+    dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
+    const void* object);
 
 // ---- functions for the running thread; `call` is the CUDA function's name for the deadlock message ----
 
@@ -59,14 +61,19 @@ void start_copy(void* to, const void* from, std::size_t bytes, std::size_t size)
 void commit_copies();                       // commits the copies started since the last commit as one group
 void wait_for_copies(std::size_t pending);  // for all but the latest `pending` groups
 
-// Waits until another thread wakes that place.
+// Waits until another thread, of any block, wakes that place.
 void wait_on(const void* place, const char* call);
 void wake(const void* place);
+// Clusters: the block's rank, the barrier of all their threads, and the same variable in another block.
+unsigned cluster_rank();
+void cluster_arrive();
+void cluster_wait();
+void* in_block(void* shared, unsigned rank);
 // Hardware barrier `id` of a block: `threads` threads, of which some only arrive.
 void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
-// State that a unit keeps per thread and per block, whatever it is; null when the thread or block starts.
-std::shared_ptr<void>& state_of_thread();
-std::shared_ptr<void>& state_of_block();
+// State that units keep per thread and per block of a cluster; null when the thread or block starts.
+std::shared_ptr<void>& state_of_thread(unsigned unit);  // 0 or 1
+std::shared_ptr<void>& state_of_block(unsigned rank);
 // The running thread, and what has ordered its accesses against those of others: for `watch.cpp`.
 struct Moment {
     unsigned thread;       // its linear index in the block

@@ -6,13 +6,15 @@
 namespace host {
 namespace {
 
-constexpr unsigned MAX_BLOCK_THREADS = 1024;
+constexpr unsigned MAX_BLOCK_THREADS = 1024, MAX_CLUSTER = 16;
 constexpr std::size_t MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the maximum of any GPU
 
 bool fits(const Parameter& parameter, const Argument& argument) {
     if (argument.kind == 'd') return parameter.kind == 'f';
+    const auto number = [&] { return unpack<std::int64_t>({argument.bytes, argument.size, 'i'}); };
+    if (argument.kind == 'i' && parameter.kind == 'P') return argument.size == 8 && number() == 0;  // null
     if (argument.kind == 'P' && parameter.kind == 'i') {
-        const auto value = unpack<std::int64_t>({argument.bytes, argument.size, 'i'});
+        const std::int64_t value = number();
         const std::int64_t limit = std::int64_t(1) << 8 * std::min<std::size_t>(parameter.size, 7);
         return parameter.size == 8 || (-limit / 2 <= value && value < limit);
     }
@@ -51,7 +53,7 @@ std::string unfit(
 
 }  // namespace
 
-std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes) {
+std::string invalid(dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes) {
     const std::uint64_t threads = std::uint64_t(block.x) * block.y * block.z;
     const auto triple = [](dim3 d) {
         return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
@@ -62,6 +64,10 @@ std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes) {
     }
     if (threads == 0 || threads > MAX_BLOCK_THREADS || block.z > 64) {
         return "block " + triple(block) + ": takes 1 to 1024 threads, at most 64 along z";
+    }
+    if (cluster == 0 || cluster > MAX_CLUSTER || grid.x % cluster != 0) {
+        return "clusters of " + std::to_string(cluster) + " of " + std::to_string(grid.x) +
+               " blocks: takes 1 to " + std::to_string(MAX_CLUSTER) + ", a divisor of the blocks along x";
     }
     if (shared_bytes > MAX_SHARED_BYTES) {
         return "shared memory of " + std::to_string(shared_bytes) + " bytes: a block has at most " +
@@ -76,8 +82,10 @@ int answer(
     const dim3 grid(request.grid[0], request.grid[1], request.grid[2]);
     const dim3 block(request.block[0], request.block[1], request.block[2]);
     std::string error = unfit(parameters, count, request.arguments, request.count);
-    if (error.empty()) error = invalid(grid, block, request.shared_bytes);
-    if (error.empty()) error = run(grid, block, request.shared_bytes, thread, state, request.object);
+    if (error.empty()) error = invalid(grid, block, request.cluster, request.shared_bytes);
+    if (error.empty()) {
+        error = run(grid, block, request.cluster, request.shared_bytes, thread, state, request.object);
+    }
     request.error[error.copy(request.error, request.error_bytes - 1)] = '\0';
     return error.empty() ? 0 : 1;
 }

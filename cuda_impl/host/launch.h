@@ -13,17 +13,17 @@
 namespace host {
 
 // Empty if the GPU would take this launch, else the reason why not.
-std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes);
+std::string invalid(dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes);
 
 template <typename... Parameters>
 std::string launch(
-    void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+    void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes,
     const std::tuple<Parameters...>& arguments, const void* object = nullptr) {
-    const std::string error = invalid(grid, block, shared_bytes);
+    const std::string error = invalid(grid, block, cluster, shared_bytes);
     if (!error.empty()) return error;
     auto thread = [&] { std::apply(kernel, arguments); };
     const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
-    return run(grid, block, shared_bytes, one, &thread, object);
+    return run(grid, block, cluster, shared_bytes, one, &thread, object);
 }
 
 // The kind of one argument: 'i' or 'f' for a number of stated size, 'P' for an address or a plain integer of
@@ -65,6 +65,7 @@ T unpack(const Argument& argument) {
 struct Request {
     const unsigned* grid;
     const unsigned* block;
+    unsigned cluster;
     std::size_t shared_bytes;
     const Argument* arguments;
     std::size_t count;
@@ -98,10 +99,10 @@ int launch_packed(void (*kernel)(Parameters...), const Request& request) {
 #define HOST_ENTRY(...)                                                                             \
     static const auto host_kernel = &__VA_ARGS__;                                                   \
     extern "C" int host_launch(                                                                     \
-        const unsigned* grid, const unsigned* block, std::size_t shared_bytes,                      \
+        const unsigned* grid, const unsigned* block, unsigned cluster, std::size_t shared_bytes,    \
         const host::Argument* arguments, std::size_t count, char* error, std::size_t error_bytes) { \
         const host::Request request = {                                                             \
-            grid,  block, shared_bytes, arguments,                                                  \
-            count, error, error_bytes,  reinterpret_cast<const void*>(&host_launch)};               \
+            grid,  block, cluster,     shared_bytes, arguments,                                     \
+            count, error, error_bytes, reinterpret_cast<const void*>(&host_launch)};                \
         return host::launch_packed(host_kernel, request);                                           \
     }

@@ -1,4 +1,4 @@
-// Hopper's units that products of 8-bit matrices use, on the host, beside hopper_units.h: the wgmma of
+// Hopper's units that products of 8-bit matrices use, on the host, beside wgmma.h: the wgmma of
 // kernels/wgmma_8bit.cuh, and of kernels/wgmma.cuh TMA copies of boxes of a matrix, both ways.
 // Products and copies are executed when they are waited for.
 #pragma once
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hopper_units.h"
+#include "wgmma.h"
 
 // ---- wgmma -----------------------------------------------------------------------------------------------
 
@@ -108,33 +108,23 @@ void for_each_vector(const Map& map, char* shared, std::int64_t column, std::int
 
 inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
     const host::Map map = host::map_of(from);
-    const auto load = [=] {
+    host::start_load(ptr, host::cluster_rank(), int(map.box[1] * 128), [=] {
         host::for_each_vector(
             map, static_cast<char*>(to), column, row,
             [](char* vector, const char* global, std::size_t inside) {
                 std::memset(vector, 0, 16);
                 if (inside > 0) std::memcpy(vector, global, inside);
             });
-        host::of(ptr).bytes -= int(map.box[1] * 128);
-        host::complete_phase(ptr);
-    };
-    if (host::reverse_order()) return load();
-    host::loads()[ptr].push_back(load);
-    host::wake(ptr);
+    });
 }
 
-// A store reads shared memory when its group is waited for, as a cp.async does.
 inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
-    host::for_each_vector(
-        host::map_of(to), const_cast<char*>(static_cast<const char*>(from)), column, row,
-        [](char* vector, char* global, std::size_t inside) {
-            if (inside > 0) host::start_copy(global, vector, inside, inside);
-        });
-}
-inline void bulk_commit_group() {
-    host::commit_copies();
-}
-template <int PENDING>
-void bulk_wait_group_read() {
-    host::wait_for_copies(PENDING);
+    const host::Map map = host::map_of(to);
+    host::start_store([=] {
+        host::for_each_vector(
+            map, const_cast<char*>(static_cast<const char*>(from)), column, row,
+            [](char* vector, char* global, std::size_t inside) {
+                if (inside > 0) std::memcpy(global, vector, inside);
+            });
+    });
 }

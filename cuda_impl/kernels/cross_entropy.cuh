@@ -199,7 +199,7 @@ template <typename T, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(
     const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
     index_t stride_tm, index_t slice) {
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
     __shared__ mbarrier_t arrived;
     __shared__ word_t block_results[CLUSTER];
     const int rank = cluster_block_rank();

@@ -14,6 +14,14 @@
 #define CLUSTER_OF(blocks)  // earlier targets reject the attribute
 #endif
 
+// With HOST_BUILD, host/hopper_units.h has the same functions, and those of bulk.cuh.
+#ifdef HOST_BUILD
+#include "hopper_units.h"
+#define HAS_HOPPER_LEVELS 1
+#else
+#define HAS_HOPPER_LEVELS HAS_HOPPER_UNITS
+#endif
+
 #if HAS_HOPPER_UNITS
 
 using mbarrier_t = unsigned long long;

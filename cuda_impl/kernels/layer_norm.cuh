@@ -293,7 +293,7 @@ template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THRE
 __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, const T* windows_ptr, const T* bias_windows_ptr,
     T* y_ptr, index_t M, index_t N, index_t stride_xm, index_t pitch, int slice, int* taken, float eps) {
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
     constexpr int VEC = 16 / sizeof(T), STRIDE = THREADS * VEC, TILE = STRIDE * VECTORS,
                   WARPS = THREADS / WARP;
     constexpr bool KEPT = SLOTS > 1, STAGED = !ALIGNED;

@@ -18,7 +18,7 @@
 #include "bulk.cuh"
 #include "norm.cuh"
 
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
 
 // Which part of which rows a block has: a slice of the rows' body, and the first block the rows' edges. If
 // not ALIGNED, all rows of a cluster start alike between 16-byte boundaries: a class is every VEC-th row, and
@@ -213,4 +213,4 @@ __device__ __forceinline__ void run_ring(
     }
 }
 
-#endif  // HAS_HOPPER_UNITS
+#endif  // HAS_HOPPER_LEVELS

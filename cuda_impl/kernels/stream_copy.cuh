@@ -225,7 +225,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(
 
 template <typename T, int CHUNK_BYTES>
 __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T* y_ptr, index_t N) {
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
     constexpr int CHUNK = CHUNK_BYTES / sizeof(T), VEC = 16 / sizeof(T);
     // The mbarrier follows the chunk, so that all shared memory is dynamic.
     DYNAMIC_SHARED(T, part);

@@ -16,7 +16,7 @@
 #define HAS_WGMMA 0
 #endif
 
-// With HOST_BUILD, host/hopper_units.h has the same functions for some ops: what these levels need.
+// With HOST_BUILD, host/wgmma.h has the same functions for some ops: what these levels need.
 #ifdef HOST_BUILD
 #define HAS_WGMMA_LEVELS 1
 #else
@@ -34,7 +34,7 @@ struct alignas(64) TensorMap {
 };
 
 #ifdef HOST_BUILD
-#include "hopper_units.h"
+#include "wgmma.h"
 #endif
 
 #if HAS_WGMMA

@@ -60,6 +60,7 @@ RING = Kernel("compact_ring_kernel<{T}, 3, {TILE_BYTES}, {THREADS}>", TILE_BYTES
     kernels=[RING, ONEPASS],
     level="hopper",
     requires="sm_90",
+    emulated=True,
     tunable={"TILE_BYTES": (18432, 36864, 73728), "THREADS": (288, 576)},
 )
 def ring(x: Tensor, *, TILE_BYTES: int = 73728, THREADS: int = 576) -> Plan:

@@ -74,7 +74,7 @@ def split(logits: Tensor, targets: Tensor) -> Plan:
 CLUSTERS = Kernel("cross_entropy_cluster_kernel<{T}, 8, 256, {CLUSTER}>", CLUSTER=(2, 4, 8))
 
 
-@variant("cross_entropy", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90")
+@variant("cross_entropy", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90", emulated=True)
 def cluster(logits: Tensor, targets: Tensor) -> Plan:
     """The blocks of a cluster share a row and exchange partial results in distributed shared memory."""
     logits, loss = checked(logits, targets)
@@ -84,4 +84,5 @@ def cluster(logits: Tensor, targets: Tensor) -> Plan:
     # Slices are whole 16-byte vectors, so that they have the row's alignment.
     slice_ = ceil_div(ceil_div(V, CLUSTER), 64) * 64
     args = (logits, targets, loss, *int64(V, logits.stride(0), targets.stride(0), slice_))
-    return Plan(loss, Launch(CLUSTERS(logits.dtype, CLUSTER=CLUSTER), M * CLUSTER, THREADS, args))
+    run = CLUSTERS(logits.dtype, CLUSTER=CLUSTER)
+    return Plan(loss, Launch(run, M * CLUSTER, THREADS, args, cluster=CLUSTER))

@@ -29,7 +29,7 @@ def packed(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
     return norm.packed_rows(OP, PACKED, eps, x, weight=weight)
 
 
-@variant(OP, "cluster", kernels=CLUSTER, level="hopper", requires="sm_90")
+@variant(OP, "cluster", kernels=CLUSTER, level="hopper", requires="sm_90", emulated=True)
 def cluster(x: Tensor, weight: Tensor, eps: float = EPS) -> Plan:
     """The blocks of a cluster share rows: up to 16 x 208 KB each."""
     return norm.cluster(OP, CLUSTER, eps, x, weight=weight)

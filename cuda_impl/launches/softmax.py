@@ -149,7 +149,7 @@ CLUSTERS = Kernel(
 )
 
 
-@variant("softmax", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90")
+@variant("softmax", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90", emulated=True)
 def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = as_output(checked(x))
@@ -170,7 +170,7 @@ def cluster(x: Tensor) -> Plan:
 RING = Kernel("softmax_ring_kernel<{T}, 8, 256, 3, 2, 2>")
 
 
-@variant("softmax", "ring", kernels=[RING], level="hopper", requires="sm_90")
+@variant("softmax", "ring", kernels=[RING], level="hopper", requires="sm_90", emulated=True)
 def ring(x: Tensor) -> Plan:
     """As `split`, with TMA prefetch into a ring in shared memory."""
     x = checked_for_tma(x)

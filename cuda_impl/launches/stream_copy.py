@@ -180,6 +180,7 @@ TMA = kernel("tma", 4096)
     level="hopper",
     algorithm="through shared memory by TMA",
     requires="sm_90",
+    emulated=True,
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768)},
     matches="triton.tma",
 )

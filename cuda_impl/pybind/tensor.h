@@ -256,5 +256,10 @@ void launch(
     config.blockDim = dim3(unsigned(shape.threads));
     config.dynamicSmemBytes = std::size_t(shape.shared_bytes);
     config.stream = current_stream(on);
+#ifdef HOST_BUILD  // nvcc compiles the size into the kernel
+    cudaLaunchAttribute attribute = {};
+    attribute.val.clusterDim.x = unsigned(shape.cluster);
+    config.attrs = &attribute, config.numAttrs = 1;
+#endif
     check(cudaLaunchKernelEx(&config, kernel, arguments...));
 }

@@ -1,7 +1,7 @@
 // PTX that attention's Hopper levels need beyond hopper.cuh and wgmma.cuh. Each function is one instruction,
 // named after it. Source: PTX ISA, "cp.async.bulk.tensor", "wgmma.mma_async".
 //
-// With HOST_BUILD, host/hopper_units.h has the same functions, and those of the other two headers.
+// With HOST_BUILD, host/wgmma.h has the same functions, and those of the other two headers.
 #pragma once
 
 #include "wgmma.cuh"

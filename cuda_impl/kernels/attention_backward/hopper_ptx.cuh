@@ -41,28 +41,12 @@ inline matrix_t descriptor_at(unsigned address, unsigned next_64) {
     return matrix_descriptor(host::shared_pointer(address), next_64);
 }
 
-namespace host {
-
-// Bulk reductions that have not been executed: with the block's loads, under the thread that issued them.
-inline const mbarrier_t* reductions_of_thread() {
-    return reinterpret_cast<const mbarrier_t*>(std::uintptr_t(threadIdx.x));
-}
-
-}  // namespace host
-
 // Executed when they are waited for and not before, so that a missing wait shows.
 inline void bulk_add_to_global_if(bool condition, float* to, const float* from, unsigned bytes) {
     if (!condition) return;
-    host::loads()[host::reductions_of_thread()].push_back([=] {
+    host::stores().started.push_back([=] {
         for (unsigned i = 0; i < bytes / sizeof(float); ++i) to[i] += from[i];
     });
-}
-inline void bulk_commit_group() {}
-template <int PENDING>
-void bulk_wait_group_read() {
-    static_assert(PENDING == 0, "all of them");
-    for (const auto& reduce : host::loads()[host::reductions_of_thread()]) reduce();
-    host::loads().erase(host::reductions_of_thread());
 }
 
 inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {

@@ -22,7 +22,7 @@
 template <typename T, int STAGES, int TILE_BYTES, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(
     const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N, int skew, int tiles, word_t* words) {
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
     static_assert(STAGES >= 3, "stage_tiles is read while the one before it is written");
     constexpr int VEC = 16 / sizeof(T), SIZE = TILE_BYTES / sizeof(T), PART = SIZE / (THREADS / WARP);
     static_assert(PART % (WARP * VEC) == 0, "a warp counts whole vectors of all lanes");

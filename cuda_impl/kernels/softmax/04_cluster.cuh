@@ -18,7 +18,7 @@ template <typename T, bool ALIGNED, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, (CLUSTER_BLOCKS<THREADS>))
     CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
         const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * VECTORS * VEC;
     constexpr int MOST_TILES = 32;

@@ -31,7 +31,7 @@ struct Cursor {
 template <typename T, int VECTORS, int THREADS, int SLOTS, int LAG, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(
     const T* x_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm, int chunks, word_t* chunk_results) {
-#if HAS_HOPPER_UNITS
+#if HAS_HOPPER_LEVELS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * VECTORS * VEC;
     DYNAMIC_SHARED(T, x_shared);

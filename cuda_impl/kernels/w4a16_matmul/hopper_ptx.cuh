@@ -1,7 +1,7 @@
 // wgmma with 16-bit operands, a in registers and b along K (sm_90a), bulk copies with a cache policy, and
 // flags in global memory. Source: PTX ISA, "wgmma.mma_async", "cp.async.bulk", "createpolicy", "st", "ld".
 //
-// With HOST_BUILD, host/hopper_units.h has the same functions.
+// With HOST_BUILD, host/wgmma.h has the same functions.
 #pragma once
 
 #include "ring.cuh"

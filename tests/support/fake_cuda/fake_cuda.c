@@ -29,7 +29,8 @@ typedef struct {
     char kind;
 } Argument;
 
-typedef int (*HostLaunch)(const unsigned*, const unsigned*, size_t, const Argument*, size_t, char*, size_t);
+typedef int (*HostLaunch)(
+    const unsigned*, const unsigned*, unsigned, size_t, const Argument*, size_t, char*, size_t);
 
 static char kernel_name[512];
 static int capturing;
@@ -162,7 +163,7 @@ static CUresult run(const unsigned* sizes, const int64_t* values) {
         HostLaunch host_launch = NULL;
         if (library) *(void**)(&host_launch) = dlsym(library, "host_launch");
         if (!host_launch) return CUDA_ERROR_NOT_FOUND;
-        if (host_launch(sizes, sizes + 3, sizes[6], given, count, error, sizeof error)) {
+        if (host_launch(sizes, sizes + 3, 1, sizes[6], given, count, error, sizeof error)) {
             fprintf(stderr, "%s\n", error);
             return CUDA_ERROR_LAUNCH_FAILED;
         }
