@@ -24,8 +24,10 @@ from cuda_impl.buffers import Buffer, Tensor, allocation, copy_of
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 """The kernels' ``T``."""
 HALVES = (torch.float16, torch.bfloat16)
-HOPPER: dict[str, Any] = {"level": "hopper", "requires": "sm_90a"}
+HOPPER: dict[str, Any] = {"level": "hopper", "requires": "sm_90a", "emulated": True}
 """Declared of variants with wgmma, which no other architecture has."""
+CLUSTERED: dict[str, Any] = {**HOPPER, "requires": "sm_90"}
+"""Declared of variants with clusters or TMA, which later architectures have too."""
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -194,9 +194,20 @@ inline void cluster_arrive_relaxed() {
 inline void cluster_wait() {
     host::cluster_wait();
 }
+inline void cluster_sync() {
+    host::cluster_arrive();
+    host::cluster_wait();
+}
+
+template <typename T>
+T* in_block(T* ptr, int rank) {
+    return static_cast<T*>(host::in_block(ptr, unsigned(rank)));
+}
+inline void store_to_block(float4* ptr, int rank, const float4& value) {
+    *in_block(ptr, rank) = value;
+}
 inline void store_async_to_block(
     unsigned long long* ptr, int rank, unsigned long long value, mbarrier_t* barrier) {
-    auto* const to = static_cast<unsigned long long*>(host::in_block(ptr, unsigned(rank)));
-    auto* const there = static_cast<mbarrier_t*>(host::in_block(barrier, unsigned(rank)));
-    host::start_load(there, unsigned(rank), sizeof(value), [=] { *to = value; });
+    auto* const to = in_block(ptr, rank);
+    host::start_load(in_block(barrier, rank), unsigned(rank), sizeof(value), [=] { *to = value; });
 }

@@ -12,6 +12,13 @@
 
 namespace host {
 
+// Its address: the calling operating-system thread has its copy of the object's __shared__ variables from then
+// on, also for another block of the cluster.
+static __thread char of_object;
+inline void allocate_static_shared() {
+    asm volatile("" : : "r"(&of_object));
+}
+
 // Empty if the GPU would take this launch, else the reason why not.
 std::string invalid(dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes);
 
@@ -21,7 +28,10 @@ std::string launch(
     const std::tuple<Parameters...>& arguments, const void* object = nullptr) {
     const std::string error = invalid(grid, block, cluster, shared_bytes);
     if (!error.empty()) return error;
-    auto thread = [&] { std::apply(kernel, arguments); };
+    auto thread = [&] {
+        allocate_static_shared();
+        std::apply(kernel, arguments);
+    };
     const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
     return run(grid, block, cluster, shared_bytes, one, &thread, object);
 }
@@ -82,7 +92,10 @@ int answer(
 template <typename... Parameters, std::size_t... Index>
 int launch_packed(void (*kernel)(Parameters...), const Request& request, std::index_sequence<Index...>) {
     static constexpr Parameter parameters[] = {parameter<std::remove_cv_t<Parameters>>()..., {}};
-    auto thread = [&] { kernel(unpack<std::remove_cv_t<Parameters>>(request.arguments[Index])...); };
+    auto thread = [&] {
+        allocate_static_shared();
+        kernel(unpack<std::remove_cv_t<Parameters>>(request.arguments[Index])...);
+    };
     const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
     return answer(request, parameters, sizeof...(Parameters), one, &thread);
 }

@@ -8,6 +8,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "hopper_units.h"
 #include "tensor_core.h"
 
@@ -28,6 +30,50 @@ inline Map map_of(const TensorMap* from) {
     return map;
 }
 
+// Where TMA puts the 16 bytes at a shared address: their number in the line is permuted by XOR.
+inline unsigned swizzled(unsigned address, std::int64_t line_bytes) {
+    return address ^ (address >> 7 & unsigned(line_bytes / 16 - 1)) << 4;
+}
+
+// A box of a matrix at (column, row), whose lines have 128 or 64 bytes, and a swizzle of as many.
+struct Box {
+    Map map;
+    std::int64_t column, row;
+    char* shared;      // in any block of the cluster
+    unsigned address;  // of it in that block
+
+    Box(const TensorMap* from, int first_column, int first_row, void* own)
+        : map(map_of(from)), column(first_column), row(first_row), shared(static_cast<char*>(own)),
+          address(shared_address(own)) {
+        if (address % (8 * line_bytes()) != 0) fail("TMA with swizzle: shared memory is not aligned to 8 lines");
+    }
+    std::int64_t line_bytes() const { return map.box[0] * map.item_bytes; }
+    int bytes() const { return int(line_bytes() * map.box[1]); }
+
+    // Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each.
+    template <typename Work>
+    void for_each_vector(Work work) const {
+        for (std::int64_t line = 0; line < map.box[1]; ++line) {
+            for (std::int64_t i = 0; i < line_bytes(); i += 16) {
+                const std::int64_t begin = column * map.item_bytes + i;
+                const std::int64_t left = map.sizes[0] * map.item_bytes - begin;
+                const bool exists = row + line >= 0 && row + line < map.sizes[1] && begin >= 0;
+                const unsigned offset = unsigned(line * line_bytes() + i);
+                work(
+                    shared + (swizzled(address + offset, line_bytes()) - address),
+                    map.address + (row + line) * map.strides[0] + begin,
+                    std::size_t(exists ? std::min(std::max(left, std::int64_t(0)), std::int64_t(16)) : 0));
+            }
+        }
+    }
+    void load() const {
+        for_each_vector([](char* vector, const char* global, std::size_t inside) {
+            std::memset(vector, 0, 16);
+            if (inside > 0) std::memcpy(vector, global, inside);
+        });
+    }
+};
+
 // Rows of one head: a box is 64, lines, pieces, 1, 1.
 inline void load_box(char* to, const Map& map, int row, int head, int batch) {
     for (int piece = 0; piece < map.box[2]; ++piece) {
@@ -36,7 +82,7 @@ inline void load_box(char* to, const Map& map, int row, int head, int batch) {
             const char* const from = map.address + (row + line) * map.strides[0] + piece * map.strides[1] +
                                      head * map.strides[2] + batch * map.strides[3];
             for (int i = 0; i < 8; ++i) {  // 128-byte swizzle
-                char* const vector = to + (i ^ int(shared_address(to) / 128 % 8)) * 16;
+                char* const vector = shared_pointer(swizzled(shared_address(to) + unsigned(i) * 16, 128));
                 if (inside) {
                     std::memcpy(vector, from + i * 16, 16);
                 } else {
@@ -59,6 +105,34 @@ inline void head_copy_to_shared(
     });
 }
 
+inline void tensor_copy_to_blocks(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr, unsigned short blocks) {
+    host::Box box(from, column, row, to);
+    for (int rank = 0; rank < 16; ++rank) {
+        if ((blocks >> rank & 1) == 0) continue;
+        box.shared = static_cast<char*>(in_block(to, rank));
+        host::start_load(in_block(ptr, rank), unsigned(rank), box.bytes(), [=] { box.load(); });
+    }
+}
+inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
+    tensor_copy_to_blocks(to, from, column, row, ptr, static_cast<unsigned short>(1 << host::cluster_rank()));
+}
+inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
+    const host::Box box(to, column, row, const_cast<void*>(from));
+    host::start_store([=] {
+        box.for_each_vector([](char* vector, char* global, std::size_t inside) {
+            if (inside > 0) std::memcpy(global, vector, inside);
+        });
+    });
+}
+inline void mbarrier_arrive_in_block(mbarrier_t* barrier, int rank) {
+    host::arrive(in_block(barrier, rank), 0);
+}
+
+// A grid starts when the one before it has ended.
+inline void next_grid_may_start() {}
+inline void previous_grid_wait() {}
+
 inline void prefetch_tensor_map(const TensorMap*) {}
 
 inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
@@ -67,6 +141,19 @@ inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsign
         const unsigned matrix = host::lane() / 8, line = host::lane() % 8;
         for (unsigned i = 0; i < 4; ++i) {
             std::memcpy(static_cast<char*>(row) + 4 * i, &part[4 * line + i][matrix], 4);
+        }
+    });
+}
+
+inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
+    host::with_parts(static_cast<char*>(row), "stmatrix.trans", [&](const char* const* rows) {
+        for (unsigned i = 0; i < 4; ++i) {
+            for (unsigned half = 0; half < 2; ++half) {
+                const std::uint16_t element = std::uint16_t(words[i] >> 16 * half);
+                char* to = const_cast<char*>(rows[8 * i + lane % 4 * 2 + half]) + lane / 4 * 2;
+                std::memcpy(to, &element, sizeof(element));
+            }
         }
     });
 }
@@ -99,20 +186,21 @@ void setmaxnreg_inc() {}
 
 using matrix_t = unsigned long long;
 
-inline matrix_t matrix_descriptor(const void* start, unsigned next_64) {
-    return matrix_t(shared_address(start) >> 4) | matrix_t(next_64 >> 4) << 16;
+template <int LINE = 64>
+matrix_t matrix_descriptor(const void* start, unsigned next_line) {
+    return matrix_t(shared_address(start) >> 4) | matrix_t(next_line >> 4) << 16 | matrix_t(LINE) << 32;
 }
 
 namespace host {
 
-// Element (line, i) of a swizzled matrix: lines of 64 elements, 128 bytes apart; the next 64 are `next_64`
-// on.
+// Element (line, i) of a swizzled matrix: lines of LINE elements; the next LINE are `next_line` bytes on.
 template <typename T>
-float swizzled(matrix_t matrix, unsigned line, unsigned i) {
-    const unsigned plain = unsigned(matrix & 0x3fff) * 16 + unsigned(matrix >> 16 & 0x3fff) * 16 * (i / 64) +
-                           line * 128 + i % 64 * 2;
+float element_at(matrix_t matrix, unsigned line, unsigned i) {
+    const unsigned LINE = unsigned(matrix >> 32), next_line = unsigned(matrix >> 16 & 0x3fff) * 16;
+    const unsigned plain =
+        unsigned(matrix & 0x3fff) * 16 + next_line * (i / LINE) + (line * LINE + i % LINE) * 2;
     T value;
-    std::memcpy(static_cast<void*>(&value), shared_pointer(plain ^ (plain >> 7 & 7) << 4), sizeof(T));
+    std::memcpy(static_cast<void*>(&value), shared_pointer(swizzled(plain, LINE * 2)), sizeof(T));
     return float(value);
 }
 
@@ -134,14 +222,14 @@ void execute(const std::vector<const Product*>& part, unsigned warp) {
             if (part[lane]->a_registers != nullptr) {
                 a[row][k] = element<T>(part[lane]->a_registers[word], k % 2);
             } else {
-                a[row][k] = A_TRANSPOSED ? swizzled<T>(part[0]->a, k, 16 * warp + row)
-                                         : swizzled<T>(part[0]->a, 16 * warp + row, k);
+                a[row][k] = A_TRANSPOSED ? element_at<T>(part[0]->a, k, 16 * warp + row)
+                                         : element_at<T>(part[0]->a, 16 * warp + row, k);
             }
         }
     }
     for (unsigned k = 0; k < 16; ++k) {
         for (unsigned n = 0; n < N; ++n) {
-            b[k][n] = B_TRANSPOSED ? swizzled<T>(part[0]->b, k, n) : swizzled<T>(part[0]->b, n, k);
+            b[k][n] = B_TRANSPOSED ? element_at<T>(part[0]->b, k, n) : element_at<T>(part[0]->b, n, k);
         }
     }
     for (unsigned row = 0; row < 16; ++row) {

@@ -1,11 +1,9 @@
 // Hopper's units that products of 8-bit matrices use, on the host, beside wgmma.h: the wgmma of
-// kernels/wgmma_8bit.cuh, and of kernels/wgmma.cuh TMA copies of boxes of a matrix, both ways.
-// Products and copies are executed when they are waited for.
+// kernels/wgmma_8bit.cuh. Products are executed when they are waited for.
 #pragma once
 
 #include <cuda_fp8.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "wgmma.h"
@@ -20,7 +18,7 @@ T swizzled_byte(matrix_t matrix, unsigned line, unsigned k) {
     static_assert(sizeof(T) == 1);
     const unsigned plain = unsigned(matrix & 0x3fff) * 16 + line * 128 + k;
     T value;
-    std::memcpy(static_cast<void*>(&value), shared_pointer(plain ^ (plain >> 7 & 7) << 4), 1);
+    std::memcpy(static_cast<void*>(&value), shared_pointer(swizzled(plain, 128)), 1);
     return value;
 }
 
@@ -80,51 +78,22 @@ void wgmma_wait_group(int (&d)[COUNT]) {
     wgmma_wait_group<PENDING>(reinterpret_cast<float (&)[COUNT]>(d));
 }
 
-// ---- TMA: boxes of a matrix, 128 bytes wide --------------------------------------------------------------
+// ---- TMA with a cache policy, which has no effect -----------------------------------------------------------
 
-namespace host {
-
-// Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each 16 bytes
-// of the box at (column, row).
-template <typename Work>
-void for_each_vector(const Map& map, char* shared, std::int64_t column, std::int64_t row, Work work) {
-    if (shared_address(shared) % 1024 != 0) {
-        fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
-    }
-    for (std::int64_t line = row; line < row + map.box[1]; ++line, shared += 128) {
-        for (std::int64_t i = 0; i < 8; ++i) {
-            const std::int64_t begin = column * map.item_bytes + i * 16;
-            const std::int64_t left = map.sizes[0] * map.item_bytes - begin;
-            const std::int64_t inside =
-                line < map.sizes[1] ? std::min(std::max(left, std::int64_t(0)), std::int64_t(16)) : 0;
-            work(
-                shared + (i ^ shared_address(shared) / 128 % 8) * 16,
-                map.address + line * map.strides[0] + begin, std::size_t(inside));
-        }
-    }
+using cache_policy_t = unsigned long long;
+constexpr cache_policy_t NO_POLICY = 0;
+inline cache_policy_t evict_first_policy() {
+    return NO_POLICY;
 }
-
-}  // namespace host
-
-inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
-    const host::Map map = host::map_of(from);
-    host::start_load(ptr, host::cluster_rank(), int(map.box[1] * 128), [=] {
-        host::for_each_vector(
-            map, static_cast<char*>(to), column, row,
-            [](char* vector, const char* global, std::size_t inside) {
-                std::memset(vector, 0, 16);
-                if (inside > 0) std::memcpy(vector, global, inside);
-            });
-    });
+inline cache_policy_t evict_last_policy() {
+    return NO_POLICY;
 }
-
-inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
-    const host::Map map = host::map_of(to);
-    host::start_store([=] {
-        host::for_each_vector(
-            map, const_cast<char*>(static_cast<const char*>(from)), column, row,
-            [](char* vector, char* global, std::size_t inside) {
-                if (inside > 0) std::memcpy(global, vector, inside);
-            });
-    });
+inline void tensor_copy_to_shared(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr, cache_policy_t) {
+    tensor_copy_to_shared(to, from, column, row, ptr);
+}
+inline void tensor_copy_to_blocks(
+    void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr, unsigned short blocks,
+    cache_policy_t) {
+    tensor_copy_to_blocks(to, from, column, row, ptr, blocks);
 }

@@ -106,4 +106,17 @@ __device__ __forceinline__ void store_async_to_block(
                  : "memory");
 }
 
+// Barrier that orders earlier writes to shared memory before reads by the cluster's other blocks.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    cluster_wait();
+}
+
+// Writes to the same variable in another block of the cluster.
+__device__ __forceinline__ void store_to_block(float4* ptr, int rank, const float4& value) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in_block(ptr, rank)),
+                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+
 #endif  // HAS_HOPPER_UNITS

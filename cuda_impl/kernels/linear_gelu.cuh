@@ -87,7 +87,7 @@ __global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N, EXCHANGED>, 1)
     CLUSTER_OF(SHARING* SPLIT) void linear_gelu_fused_kernel(
         const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
         const __grid_constant__ TensorMap y_map, const T* bias_ptr, int M, int N, int K) {
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     multiply_and_split<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, EXCHANGED, ADDERS>(
         x_map, w_map, y_map, M, N, K, BiasGelu<T, true>{bias_ptr});
 #endif

@@ -213,7 +213,7 @@ WGMMA_TILE = {64: (64, 2), 128: (128, 2)}
 WGMMA = hopper_kernel("wgmma", WGMMA_TILE)
 
 
-@variant(OP, "wgmma", kernels=[WGMMA, ONLINE], emulated=True, **HOPPER)
+@variant(OP, "wgmma", kernels=[WGMMA, ONLINE], **HOPPER)
 def wgmma(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
     """TMA and wgmma; two warpgroups per block."""
     a = checked(q, k, v, causal)
@@ -228,7 +228,7 @@ TILES = {"BLOCK_N": (128, 192), "STAGES": (3, 4, 5)}
 SPECIALIZED = specialized_kernel("specialized", STAGES=4)
 
 
-@variant(OP, "specialized", kernels=[SPECIALIZED, ONLINE], tunable=TILES, emulated=True, **HOPPER)
+@variant(OP, "specialized", kernels=[SPECIALIZED, ONLINE], tunable=TILES, **HOPPER)
 def specialized(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 4
 ) -> Plan:
@@ -239,7 +239,7 @@ def specialized(
 OVERLAPPED = specialized_kernel("overlapped", STAGES=4)
 
 
-@variant(OP, "overlapped", kernels=[OVERLAPPED, ONLINE], tunable=TILES, emulated=True, **HOPPER)
+@variant(OP, "overlapped", kernels=[OVERLAPPED, ONLINE], tunable=TILES, **HOPPER)
 def overlapped(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 4) -> Plan:
     """Softmax of a tile runs while the previous tile's p @ v does."""
     return on_hopper(OVERLAPPED, checked(q, k, v, causal), BLOCK_N, STAGES)
@@ -248,7 +248,7 @@ def overlapped(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 
 PERSISTENT = specialized_kernel("persistent", STAGES=5)
 
 
-@variant(OP, "persistent", kernels=[PERSISTENT, ONLINE], tunable=TILES, emulated=True, **HOPPER)
+@variant(OP, "persistent", kernels=[PERSISTENT, ONLINE], tunable=TILES, **HOPPER)
 def persistent(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 5) -> Plan:
     """One block per multiprocessor; longest tiles first."""
     return on_hopper(PERSISTENT, checked(q, k, v, causal), BLOCK_N, STAGES, persistent=True)

@@ -205,7 +205,7 @@ def fused(
 WGMMA, PLACE = kernel_of("wgmma"), kernel_of("place")
 
 
-@variant(OP, "wgmma", kernels=[DELTA, WGMMA, PLACE], deterministic=False, emulated=True, **HOPPER)
+@variant(OP, "wgmma", kernels=[DELTA, WGMMA, PLACE], deterministic=False, **HOPPER)
 def wgmma(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, *, causal: bool = False
 ) -> Plan:
@@ -236,7 +236,7 @@ TRANSPOSE = kernel_of("transpose", ", {rows}", rows=lambda T, D: [ROWS[D]])
 
 
 @variant(
-    OP, "overlapped", kernels=[PREPARE, OVERLAPPED, TRANSPOSE], deterministic=False, emulated=True, **HOPPER
+    OP, "overlapped", kernels=[PREPARE, OVERLAPPED, TRANSPOSE], deterministic=False, **HOPPER
 )
 def overlapped(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, *, causal: bool = False

@@ -7,7 +7,7 @@ import torch
 from compare.arguments import check_same
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty_like, zeros
-from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launch import CLUSTERED, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 
 COUNT = Kernel("compact_count_kernel<{T}, 16, 256>")
 SCAN = Kernel("compact_scan_kernel<1024>")
@@ -58,9 +58,7 @@ RING = Kernel("compact_ring_kernel<{T}, 3, {TILE_BYTES}, {THREADS}>", TILE_BYTES
     "compact",
     "ring",
     kernels=[RING, ONEPASS],
-    level="hopper",
-    requires="sm_90",
-    emulated=True,
+    **CLUSTERED,
     tunable={"TILE_BYTES": (18432, 36864, 73728), "THREADS": (288, 576)},
 )
 def ring(x: Tensor, *, TILE_BYTES: int = 73728, THREADS: int = 576) -> Plan:

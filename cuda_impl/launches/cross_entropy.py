@@ -7,7 +7,7 @@ import torch
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, zeros
-from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launch import CLUSTERED, Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import contiguous_rows, vector
 
 VECTORS, THREADS = 8, 256
@@ -74,7 +74,7 @@ def split(logits: Tensor, targets: Tensor) -> Plan:
 CLUSTERS = Kernel("cross_entropy_cluster_kernel<{T}, 8, 256, {CLUSTER}>", CLUSTER=(2, 4, 8))
 
 
-@variant("cross_entropy", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90", emulated=True)
+@variant("cross_entropy", "cluster", kernels=[CLUSTERS], **CLUSTERED)
 def cluster(logits: Tensor, targets: Tensor) -> Plan:
     """The blocks of a cluster share a row and exchange partial results in distributed shared memory."""
     logits, loss = checked(logits, targets)

@@ -21,7 +21,7 @@ def checked(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Product:
 SPECIALIZED = Kernel("fp8_block_matmul_specialized_kernel<{TILE}>", TILE=TILES)
 
 
-@variant(OP, "specialized", kernels=[SPECIALIZED], emulated=True, **HOPPER)
+@variant(OP, "specialized", kernels=[SPECIALIZED], **HOPPER)
 def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """A producer and two consumer warpgroups; one block per tile."""
     p = checked(a, b, scale_a, scale_b)
@@ -32,7 +32,7 @@ def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
 PERSISTENT = Kernel("fp8_block_matmul_persistent_kernel<{TILE}>", TILE=TILES)
 
 
-@variant(OP, "persistent", kernels=[PERSISTENT], emulated=True, **HOPPER)
+@variant(OP, "persistent", kernels=[PERSISTENT], **HOPPER)
 def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One block per multiprocessor; the producer prefetches the next tile."""
     p, processors = checked(a, b, scale_a, scale_b), multiprocessors(a.device)
@@ -61,7 +61,7 @@ TUNABLE = {"BLOCK_N": (64, 128, 256), "GROUP_M": (4, 8, 16)}
 PREFETCHED = grouped_kernel("prefetched", 16)
 
 
-@variant(OP, "prefetched", kernels=[PREFETCHED], emulated=True, tunable=TUNABLE, **HOPPER)
+@variant(OP, "prefetched", kernels=[PREFETCHED], tunable=TUNABLE, **HOPPER)
 def prefetched(
     a: Tensor,
     b: Tensor,

@@ -22,19 +22,19 @@ WGMMA, SPECIALIZED, PERSISTENT, MULTICAST = scaled_matmul.kernels_of("float")
 FP8 = {**HOPPER, "accumulator": "fp22"}
 
 
-@variant(OP, "wgmma", kernels=[WGMMA], emulated=True, **FP8)
+@variant(OP, "wgmma", kernels=[WGMMA], **FP8)
 def wgmma(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One tile per warpgroup, fetched by TMA."""
     return scaled_matmul.wgmma(WGMMA, product(a, b, scale_a, scale_b))
 
 
-@variant(OP, "specialized", kernels=[SPECIALIZED], emulated=True, **FP8)
+@variant(OP, "specialized", kernels=[SPECIALIZED], **FP8)
 def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One producer warp, eight consumer warps."""
     return scaled_matmul.specialized(SPECIALIZED, product(a, b, scale_a, scale_b))
 
 
-@variant(OP, "persistent", kernels=[PERSISTENT], emulated=True, **FP8)
+@variant(OP, "persistent", kernels=[PERSISTENT], **FP8)
 def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One block per multiprocessor, round-robin tile scheduling; TMA stores c."""
     return scaled_matmul.persistent(PERSISTENT, product(a, b, scale_a, scale_b))
@@ -49,7 +49,7 @@ def multicast(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
 PROMOTED = Kernel("scaled_matmul_promoted_kernel<{TILE}, {ALIGNED}>", TILE=TILES, ALIGNED=BOOLS)
 
 
-@variant(OP, "promoted", kernels=[PROMOTED], emulated=True, **HOPPER)
+@variant(OP, "promoted", kernels=[PROMOTED], **HOPPER)
 def promoted(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """Sums of 128 of K are added in fp32."""
     p, processors = product(a, b, scale_a, scale_b), multiprocessors(a.device)

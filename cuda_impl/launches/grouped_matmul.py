@@ -132,7 +132,7 @@ def tile_for(of: Grouped, processors: int) -> tuple[int, int]:
     return min(TILES, key=lambda tile: columns(tile[0]))
 
 
-@variant(OP, "wgmma", kernels=[WGMMA], emulated=True, **HOPPER)
+@variant(OP, "wgmma", kernels=[WGMMA], **HOPPER)
 def wgmma(a: Tensor, b: Tensor, offsets: Tensor) -> Plan:
     """One producer warp, eight consumer warps, persistent; TMA loads, and stores whole boxes of c."""
     of = grouped(a, b, offsets)

@@ -57,19 +57,19 @@ WGMMA, SPECIALIZED, PERSISTENT, MULTICAST = scaled_matmul.kernels_of("int")
 INT8 = {**HOPPER, "accumulator": "int32"}
 
 
-@variant(OP, "wgmma", kernels=[WGMMA], emulated=True, **INT8)
+@variant(OP, "wgmma", kernels=[WGMMA], **INT8)
 def wgmma(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One tile per warpgroup, fetched by TMA."""
     return scaled_matmul.wgmma(WGMMA, product(a, b, scale_a, scale_b))
 
 
-@variant(OP, "specialized", kernels=[SPECIALIZED], emulated=True, **INT8)
+@variant(OP, "specialized", kernels=[SPECIALIZED], **INT8)
 def specialized(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One producer warp, eight consumer warps."""
     return scaled_matmul.specialized(SPECIALIZED, product(a, b, scale_a, scale_b))
 
 
-@variant(OP, "persistent", kernels=[PERSISTENT], emulated=True, **INT8)
+@variant(OP, "persistent", kernels=[PERSISTENT], **INT8)
 def persistent(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Plan:
     """One block per multiprocessor, round-robin tile scheduling; TMA stores c."""
     return scaled_matmul.persistent(PERSISTENT, product(a, b, scale_a, scale_b))

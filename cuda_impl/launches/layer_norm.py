@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_impl.buffers import Tensor
-from cuda_impl.launch import Plan, variant
+from cuda_impl.launch import CLUSTERED, Plan, variant
 from cuda_impl.launches import norm
 
 OP, EPS = "layer_norm", 1e-5
@@ -29,7 +29,7 @@ def packed(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
     return norm.packed_rows(OP, PACKED, eps, x, weight=weight, bias=bias)
 
 
-@variant(OP, "cluster", kernels=CLUSTER, level="hopper", requires="sm_90", emulated=True)
+@variant(OP, "cluster", kernels=CLUSTER, **CLUSTERED)
 def cluster(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPS) -> Plan:
     """The blocks of a cluster share rows: up to 16 x 208 KB each."""
     return norm.cluster(OP, CLUSTER, eps, x, weight=weight, bias=bias)

@@ -328,7 +328,8 @@ def by_producer(
     if persistent:
         blocks = min(blocks, multiprocessors(a.device) // CLUSTER * CLUSTER)
     instance = run(a.dtype, **of.layouts, BLOCK_N=BLOCK_N, STAGES=STAGES)
-    return Plan(c, Launch(instance, blocks, THREADS, args, tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)))
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)
+    return Plan(c, Launch(instance, blocks, THREADS, args, shared_bytes, CLUSTER))
 
 
 SPECIALIZED = tma_kernel("matmul_specialized_kernel", BLOCK_N=[256], STAGES=[4])
@@ -416,7 +417,7 @@ def by_tma_store(run: Kernel, a: Tensor, b: Tensor, c: Tensor, more: tuple[Argum
     shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * places * 16 * PIECE * 2
     instance = run(a.dtype, **of.layouts, TILE=tile)
     args = (*maps, *more, *int32(M, N, K))
-    return Plan(c, Launch(instance, blocks, THREADS, args, shared_bytes, overlap=True))
+    return Plan(c, Launch(instance, blocks, THREADS, args, shared_bytes, CLUSTER, overlap=True))
 
 
 TMA_STORE = tma_kernel("matmul_tma_store_kernel", TILE=TILES)
@@ -536,9 +537,8 @@ SPLIT_K = tma_kernel("matmul_split_k_kernel", TILE=[*map(template_arguments, SPL
     "matmul",
     "split_k",
     kernels=[SPLIT_K, MULTICAST],
-    level="hopper",
     algorithm="a tile chosen by predicted time, its terms split where tiles are few",
-    requires="sm_90a",
+    **HOPPER,
     tunable={"TILE": range(len(SPLIT_K_TILES) + 1)},
 )
 def split_k(a: Tensor, b: Tensor, *, TILE: int = 0) -> Plan:
@@ -582,12 +582,12 @@ def skinny(a: Tensor, b: Tensor, *, SPLIT: int = 0) -> Plan:
     rows = padded(a)
     of_b, B_BY_ROWS, ldb = aligned(b)
     tiles, name = ceil_div(M, 16) * ceil_div(N, 64), arch(a.device)
-    if name is not None and capability(name) == 90:
+    if name is None or capability(name) == 90:
         tile = 8, 2, SPLIT or split_of(tiles, K // (8 * 64), a.device)  # at least a step for each warp
     elif SPLIT > 1:
         raise NotImplementedError(f"SPLIT={SPLIT}: clusters of blocks need sm_90; SPLIT=1 needs none")
     else:
-        tile = (8, 2, 1) if name is None else SMALL
+        tile = SMALL
     WARPS, STAGES, cluster = tile
     args = (rows, of_b, c, *int64(M, N, K, rows.stride(0), ldb))
     run, blocks = SKINNY(a.dtype, B_BY_ROWS=B_BY_ROWS, TILE=tile), tiles * cluster

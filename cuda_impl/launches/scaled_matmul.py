@@ -126,7 +126,8 @@ def by_tma(
         shared_bytes += places_bytes(tile.BLOCK_N)
     blocks = tile.grid(p.M, p.N, *cluster)
     args = (*maps, *p.scales, p.c, *int32(p.M, p.N, p.K))
-    return Plan(p.c, Launch(run, min(blocks, most_blocks or blocks), threads, args, shared_bytes))
+    blocks = min(blocks, most_blocks or blocks)
+    return Plan(p.c, Launch(run, blocks, threads, args, shared_bytes, CLUSTER_M * CLUSTER_N))
 
 
 # --------------------------------------------------------------------------- scales of rows

@@ -9,7 +9,7 @@ import torch
 from compare.arguments import check_same
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from cuda_impl.buffers import Tensor, copied, empty_like, zeros
-from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launch import CLUSTERED, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import (
     PACKED_SHAPES,
     VECS,
@@ -149,7 +149,7 @@ CLUSTERS = Kernel(
 )
 
 
-@variant("softmax", "cluster", kernels=[CLUSTERS], level="hopper", requires="sm_90", emulated=True)
+@variant("softmax", "cluster", kernels=[CLUSTERS], **CLUSTERED)
 def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = as_output(checked(x))
@@ -170,7 +170,7 @@ def cluster(x: Tensor) -> Plan:
 RING = Kernel("softmax_ring_kernel<{T}, 8, 256, 3, 2, 2>")
 
 
-@variant("softmax", "ring", kernels=[RING], level="hopper", requires="sm_90", emulated=True)
+@variant("softmax", "ring", kernels=[RING], **CLUSTERED)
 def ring(x: Tensor) -> Plan:
     """As `split`, with TMA prefetch into a ring in shared memory."""
     x = checked_for_tma(x)

@@ -7,7 +7,7 @@ import numpy as np
 from compare.arguments import check_same
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty_like
-from cuda_impl.launch import Kernel, Launch, Plan, ceil_div, int64, variant
+from cuda_impl.launch import CLUSTERED, Kernel, Launch, Plan, ceil_div, int64, variant
 
 WORDS = {4: "unsigned", 2: "unsigned short"}
 """By the size of an element: a copy needs only that."""
@@ -177,10 +177,8 @@ TMA = kernel("tma", 4096)
     "stream_copy",
     "tma",
     kernels=[TMA, GATHERED],
-    level="hopper",
     algorithm="through shared memory by TMA",
-    requires="sm_90",
-    emulated=True,
+    **CLUSTERED,
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768)},
     matches="triton.tma",
 )

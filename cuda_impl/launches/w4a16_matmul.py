@@ -230,7 +230,6 @@ TRANSPOSED = Kernel(
     "transposed",
     kernels=[REPACK_PIECES, TRANSPOSED],
     prepare=repack_pieces,
-    emulated=True,
     **HOPPER,
     tunable={
         "BLOCK_M": ROWS,
@@ -290,7 +289,6 @@ WIDE = Kernel("w4a16_matmul_wide_kernel<{T}, {TILE}>", HALVES, TILE=[wide_tile(6
     "wide",
     kernels=[REPACK_PIECES, WIDE],
     prepare=repack_pieces,
-    emulated=True,
     **HOPPER,
     tunable={"BLOCK_M": (64, 128), "WARPGROUPS": (1, 2), "STAGES": (2, 3, 4, 5, 6), "EVICT_FIRST": (0, 1)},
 )

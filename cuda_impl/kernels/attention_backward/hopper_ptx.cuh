@@ -49,19 +49,6 @@ inline void bulk_add_to_global_if(bool condition, float* to, const float* from, 
     });
 }
 
-inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
-    const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
-    host::with_parts(static_cast<char*>(row), "stmatrix.trans", [&](const char* const* rows) {
-        for (unsigned i = 0; i < 4; ++i) {
-            for (unsigned half = 0; half < 2; ++half) {
-                const std::uint16_t element = std::uint16_t(words[i] >> 16 * half);
-                char* to = const_cast<char*>(rows[8 * i + lane % 4 * 2 + half]) + lane / 4 * 2;
-                std::memcpy(to, &element, sizeof(element));
-            }
-        }
-    });
-}
-
 template <typename T, int COUNT>
 void wgmma_across_k(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
     wgmma<T, true, true>(d, a, b, add);

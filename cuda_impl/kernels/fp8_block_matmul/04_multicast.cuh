@@ -13,7 +13,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
         const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
         __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     constexpr int BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
     constexpr int PART_N = ::PART_N<BLOCK_N>, PARTS = ::PARTS<BLOCK_N>;
     constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;

@@ -13,7 +13,7 @@ template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
 __global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c_ptr, int M, int N,
     int K) {
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = PIECE;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
     DYNAMIC_SHARED(unsigned char, shared);

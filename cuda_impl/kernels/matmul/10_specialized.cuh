@@ -16,7 +16,7 @@ template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void matmul_specialized_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c_ptr, int M, int N,
     int K) {
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
     DYNAMIC_SHARED(unsigned char, shared);

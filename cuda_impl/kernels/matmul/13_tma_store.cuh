@@ -13,7 +13,7 @@ template <int BLOCK_N>
 constexpr int C_BUFFERS = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
 constexpr int C_WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
 
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
 
 // A TMA load into this block, or by multicast into BLOCKS blocks of the cluster from rank `first` on.
 template <int BLOCKS>
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_by_tma(
     }
 }
 
-#endif  // HAS_WGMMA
+#endif  // HAS_WGMMA_LEVELS
 
 // a[M,K] @ b[K,N] -> c[M,N]; rows of c are 16-byte aligned. Grid: as multicast's. A warp has one to three
 // buffers (C_BUFFERS) of its own for its 16 rows of c, and waits for no other warp. If half a tile of b is
@@ -61,7 +61,7 @@ template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) CLUSTER_OF(2) void matmul_tma_store_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap c_map, int M, int N, int K) {
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
     constexpr bool SHARE_B = BLOCK_N % (CLUSTER * PIECE) == 0;  // else a

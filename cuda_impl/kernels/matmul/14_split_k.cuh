@@ -21,20 +21,7 @@ __device__ __forceinline__ void add_quad(float4& total, const float4& more) {
 template <int BLOCK_M, int BLOCK_N, bool EXCHANGED>
 constexpr int SPLIT_K_THREADS = (1 + (EXCHANGED ? BLOCK_N : BLOCK_M) / PIECE) * WARPGROUP;
 
-#if HAS_WGMMA
-
-// Barrier that orders earlier writes to shared memory before reads by the cluster's other blocks.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    cluster_wait();
-}
-
-// Writes to the same variable in another block of the cluster.
-__device__ __forceinline__ void store_to_block(float4* ptr, int rank, const float4& value) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in_block(ptr, rank)),
-                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
-                 : "memory");
-}
+#if HAS_WGMMA_LEVELS
 
 // Of TMA stores: rows and columns, if exchanged 64; rows that a warpgroup then stores at a time.
 constexpr int C_ROWS = 16, C_COLUMNS = 32, C_PASS = 64;
@@ -308,7 +295,7 @@ __device__ __forceinline__ void multiply_and_split(
     if constexpr (CLUSTER > 1 && SPLIT == 1) cluster_sync();
 }
 
-#endif  // HAS_WGMMA
+#endif  // HAS_WGMMA_LEVELS
 
 template <
     typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int STAGES, int SHARING, int SPLIT,
@@ -317,7 +304,7 @@ __global__ __launch_bounds__(SPLIT_K_THREADS<BLOCK_M, BLOCK_N, EXCHANGED>, 1)
     CLUSTER_OF(SHARING* SPLIT) void matmul_split_k_kernel(
         const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
         const __grid_constant__ TensorMap c_map, int M, int N, int K) {
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     multiply_and_split<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, STAGES, SHARING, SPLIT, EXCHANGED, ADDERS>(
         a_map, b_map, c_map, M, N, K, Identity());
 #endif

@@ -58,7 +58,7 @@ __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinn
     const int first = lane / 8 % 2 * 8, second = lane / 16 * 8;  // as in tensor_core
     const MatrixRows<T, true, BLOCK_K, 4> a_rows(first, second);
     const MatrixRows<T, !B_BY_ROWS, 64, 4> b_rows(second, first);
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     if constexpr (SPLIT > 1) cluster_arrive_relaxed();
     next_grid_may_start();
     previous_grid_wait();
@@ -113,7 +113,7 @@ __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinn
         }
     }
     __syncthreads();
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     if constexpr (SPLIT > 1) cluster_wait();  // the other blocks run: their shared memory can be written
 #endif
     const auto store = [&](int q, const float4& total) {
@@ -132,11 +132,11 @@ __global__ __launch_bounds__(WARPS* WARP, 1) CLUSTER_OF(SPLIT) void matmul_skinn
             add_quad(total, sums[q / QUADS * PITCH + q % QUADS]);
         }
         if constexpr (SPLIT == 1) store(q, total);
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
         if constexpr (SPLIT > 1) store_to_block(&of_blocks[rank][q / SPLIT], q % SPLIT, total);
 #endif
     }
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
     if constexpr (SPLIT > 1) {
         cluster_sync();
         for (int q = threadIdx.x; q * SPLIT + rank < rows * QUADS; q += WARPS * WARP) {

@@ -14,7 +14,7 @@ constexpr int PIECE_BYTES = PIECE * PIECE * 2;
 constexpr int CONSUMERS = 2, PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS_PER_BLOCK);
 
-#if HAS_WGMMA
+#if HAS_WGMMA_LEVELS
 
 // Fetches the tile at `begin` along M or N, and k. `copy` issues one TMA load: of the whole tile if its lines
 // run along K, else of one piece, because a swizzled box is at most 128 bytes wide.
@@ -87,4 +87,4 @@ __device__ __forceinline__ void store_sums(T* c_ptr, const float (&sum)[COUNT], 
     }
 }
 
-#endif  // HAS_WGMMA
+#endif  // HAS_WGMMA_LEVELS

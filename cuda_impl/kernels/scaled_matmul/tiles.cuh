@@ -53,8 +53,6 @@ __device__ __forceinline__ void fetch_tiles(
     tensor_copy_to_shared(stage + BLOCK_M * BLOCK_K, b_map, k, n, landed);
 }
 
-#if HAS_WGMMA
-
 // As fetch_tiles, of a block of a cluster of two. Of the tile that both need, it loads the half from line
 // `half` on, and TMA multicast writes that into both; the other block's half arrives in the same way.
 template <int BLOCK_M, int BLOCK_N>
@@ -71,8 +69,6 @@ __device__ __forceinline__ void fetch_with_neighbour(
         tensor_copy_to_shared(b, b_map, k, n, landed, of_b);
     }
 }
-
-#endif  // HAS_WGMMA
 
 // sum (+)= 64 lines of a @ lines of b, transposed: four wgmma of 32 of K each. a and b are descriptors, whose
 // addresses count 16 bytes: a kernel makes those of the first stage, and adds a stage's offset.
