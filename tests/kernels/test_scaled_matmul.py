@@ -78,15 +78,17 @@ def test_promotion_keeps_long_sums_precise(impl: Implementation) -> None:
     assert error < 0.1 if impl.accumulator == "fp32" else 0.3 < error < 3
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values())
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), torch.float16])
 def test_operands_are_copied_only_where_a_kernel_cannot_read_them(dtype: torch.dtype) -> None:
-    whole = torch.ones(4, 512).to(dtype)
+    whole = (torch.arange(4 * 512).view(4, 512) % 100).to(dtype)
+    eight_bytes_on = whole[:, 8 // whole.element_size() :]
     for taken in (whole, whole[:, :200], whole[1:, 16:144]):
         assert padded(taken) is taken
-    for copied in (whole[:, 8:136], whole.t(), whole[:1].expand(4, 512)):
+    for copied in (eight_bytes_on, whole[:, 1:], whole.t(), whole[:, ::2], whole[:1].expand(4, 512)):
         buffer = padded(copied)
         assert isinstance(buffer, Buffer)
         copy = copy_of(copied, buffer)
+        assert copy.stride() == buffer.stride()
         assert has_aligned_rows(copy)
         assert torch.equal(copy.float(), copied.float())
 

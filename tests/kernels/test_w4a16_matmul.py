@@ -11,9 +11,7 @@ import torch
 
 from compare import registry
 from compare.model.op import Implementation, case
-from cuda_impl.buffers import copy_of
 from cuda_impl.launches.w4a16_matmul import repack, repack_pieces
-from cuda_impl.layouts import padded
 from on_device import each_of
 from rows import labelled
 from torch_impl.w4a16_matmul import dequantize
@@ -133,16 +131,3 @@ def test_every_tile_gives_the_same_product(label: str, tile: dict[str, int]) -> 
     impl, inputs = labelled(OP.name, label), inputs_of(11, 150, 700)
     wanted = OP.oracle(*(x.double() if x.is_floating_point() else x for x in inputs))
     torch.testing.assert_close(impl.run(*inputs, **tile).double(), wanted, rtol=2**-10, atol=2**-10)
-
-
-def test_operands_are_copied_only_where_rows_are_not_aligned() -> None:
-    whole = torch.arange(4 * 64).view(4, 64).half()
-    for taken in (whole, whole[:, :40], whole[1:, 8:48]):
-        assert padded(taken) is taken
-    for copied in (whole[:, 1:40], whole.t()[:, 1:], whole[:, ::2]):
-        buffer = padded(copied)
-        assert not isinstance(buffer, torch.Tensor)
-        assert buffer.stride(0) % 8 == 0
-        copy = copy_of(copied, buffer)
-        assert copy.stride() == buffer.stride()
-        assert torch.equal(copy, copied)

@@ -111,7 +111,7 @@ def _of_table(spec: dict[str, Any]) -> Callable[[Path], None]:
             folder.rmdir()
             folder.with_name(f"{folder.name}.zip").write_bytes(_text(spec["zip"]))
             return
-        file = spec.get("file", TRITON)
+        file = spec.get("file", CUDA if "source" in spec else TRITON)
         put(folder, file, _content(spec, file))
         if "answers" in spec:
             put(folder, "answers.toml", _text(spec["answers"]))
@@ -223,7 +223,9 @@ def every() -> list[Hostile]:
     """All hostile hand-ins."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     listed = [
-        Hostile(kind, name, _of_table(spec), spec["points"], spec.get("says", ""))
+        Hostile(
+            kind, name, _of_table(spec), spec.get("points", FULL * ("refused" in spec)), spec.get("says", "")
+        )
         for kind, specs in table.items()
         for name, spec in specs.items()
     ]

@@ -45,7 +45,7 @@ def graded(folder: Path, hand_ins: Sequence[Hostile], timeout_s: float) -> list[
     done = subprocess.run(
         [sys.executable, "-m", "compare", "grade", *map(str, words)],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder / "temporary"), "SECRET_OF_THE_JUDGE": "x"},
+        env={**os.environ, "TMPDIR": str(folder / "temporary")},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -90,7 +90,7 @@ def check_left_behind(folder: Path) -> None:
 
 def test_there_are_a_hundred_and_more() -> None:
     hand_ins = every()
-    assert len({shown(each.name) for each in hand_ins}) == len(hand_ins) > 200
+    assert len({shown(each.name) for each in hand_ins}) == len(hand_ins) > 100
     assert {each.kind for each in hand_ins} == {"A", "B", "C"}
     assert set(SOME) < {each.name for each in hand_ins}
 

@@ -53,10 +53,15 @@ MINE = replace(BASELINE, label="triton.mine", resources=(made_up.kernel("triton.
 
 
 @pytest.fixture
+def rubric(tmp_path: Path) -> Path:
+    file = tmp_path / "01_made_up" / "lab.toml"
+    file.parent.mkdir()
+    file.write_text(LAB)
+    return file
+
+
+@pytest.fixture
 def submission(tmp_path: Path) -> Path:
-    rubric = tmp_path / "01_made_up" / "lab.toml"
-    rubric.parent.mkdir()
-    rubric.write_text(LAB)
     folder = tmp_path / "alice"
     folder.mkdir()
     (folder / "mine.py").touch()
@@ -71,13 +76,13 @@ Graded = Callable[..., dict[str, Part]]
 
 
 @pytest.fixture
-def graded(submission: Path, monkeypatch: pytest.MonkeyPatch) -> Graded:
+def graded(submission: Path, rubric: Path, monkeypatch: pytest.MonkeyPatch) -> Graded:
     """Mark ``submission``: its parts by name, where every comparison gives what ``ran`` makes of it."""
 
     def parts(ran: Ran, device: str = "cpu") -> dict[str, Part]:
         monkeypatch.setattr(marking, "run", ran)
         monkeypatch.setattr(marking, "pick", lambda word: torch.device(device))
-        work = read_folder(submission, rubric=submission.parent / "01_made_up" / "lab.toml")
+        work = read_folder(submission, rubric=rubric)
         marks = correctness(work, "auto", 1.0, lambda what: None)
         return {part.name: part for part in speeds(work, marks, "auto", 1.0, lambda what: None).parts}
 
@@ -132,9 +137,8 @@ def test_everything_right(graded: Graded) -> None:
     [("", "cuda", 0), ("sanitize = true", "cuda", 1)],
 )
 def test_a_lab_asks_for_compute_sanitizer(
-    graded: Graded, submission: Path, line: str, device: str, sanitized: bool
+    graded: Graded, rubric: Path, line: str, device: str, sanitized: bool
 ) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
     rubric.write_text(f"{line}\n{LAB}")
     asked: list[bool] = []
 
@@ -235,9 +239,8 @@ NO_KERNEL = "launches no kernel when it is compiled for a GPU"
     ],
 )
 def test_what_no_compiler_takes_has_no_points_for_any_case(
-    first: Row, result: str, says: str, graded: Graded, submission: Path
+    first: Row, result: str, says: str, graded: Graded, rubric: Path
 ) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
     text = LAB.replace('["M=4,N=8,fp32", "M=4,N=9,fp32"]', '["M=4,N=8,fp32"]')
     other = '{ name = "odd", points = 2, cases = ["M=4,N=9,fp32"] }]'
     text = text.replace('cases = ["M=4,N=8,fp32"] }]', f'cases = ["M=4,N=8,fp32"] }}, {other}')
@@ -249,8 +252,7 @@ def test_what_no_compiler_takes_has_no_points_for_any_case(
     assert says in parts["T: odd"].detail
 
 
-def test_a_right_answer_on_an_empty_case_needs_no_kernel(graded: Graded, submission: Path) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
+def test_a_right_answer_on_an_empty_case_needs_no_kernel(graded: Graded, rubric: Path) -> None:
     rubric.write_text(LAB.replace('"M=4,N=9,fp32"]', '"M=0,N=9,fp32"]'))
     empty = replace(MINE, resources=())
 
@@ -263,21 +265,20 @@ def test_a_right_answer_on_an_empty_case_needs_no_kernel(graded: Graded, submiss
 
 @for_each("on_odd, result", [(WRONG, "passed"), (MINE, "wrong")])
 def test_other_sizes_cost_a_group_no_points_that_another_one_loses(
-    on_odd: Row, result: str, graded: Graded, submission: Path
+    on_odd: Row, result: str, graded: Graded, rubric: Path
 ) -> None:
     other = ', { name = "odd", points = 2, cases = ["M=4,N=9,fp32"] }]'
     text = LAB.replace(', "M=4,N=9,fp32"]', "]").replace("] }]", f"] }}{other}")
-    (submission.parent / "01_made_up" / "lab.toml").write_text(text)
+    rubric.write_text(text)
     found = replace(made_up.DISAGREEMENT, findings=(Finding("other sizes", False, "M=4,N=7,fp32: values"),))
     unmasked = replace(MINE, status="ordinary", reason="other sizes: M=4,N=7,fp32: values", agreement=found)
     assert graded(beside(rows(BASELINE, unmasked, on_odd=on_odd), REFERENCE))[GROUP].result == result
 
 
 def test_a_file_that_hangs_in_a_task_is_not_run_for_the_next(
-    submission: Path, monkeypatch: pytest.MonkeyPatch
+    submission: Path, rubric: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if another file's tasks end meanwhile: each would take its whole limit."""
-    rubric = submission.parent / "01_made_up" / "lab.toml"
     tasks = [("hangs.py", "1"), ("mine.py", "2"), ("hangs.py", "3"), ("mine.py", "4")]
     texts = (TASK.replace("mine.py", file).replace('"T"', f'"{title}"') for file, title in tasks)
     rubric.write_text("".join((HEAD, *texts, QUESTION)))
@@ -360,10 +361,9 @@ def test_a_limit(
     name: str,
     kernel: dict[str, object] | None,
     marked: tuple[str, str],
-    submission: Path,
+    rubric: Path,
     graded: Graded,
 ) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
     rubric.write_text(LAB.replace('figure = "registers", at_most = 40', f'figure = "{figure}", {limit}'))
     mine = replace(MINE, resources=(), reason=LATE)
     if kernel is not None:
@@ -374,8 +374,7 @@ def test_a_limit(
     assert says in part.detail
 
 
-def test_a_figure_that_only_the_reference_has_is_missing(submission: Path, graded: Graded) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
+def test_a_figure_that_only_the_reference_has_is_missing(rubric: Path, graded: Graded) -> None:
     limit = 'figure = "load_bits", at_least = 128'
     rubric.write_text(LAB.replace('figure = "registers", at_most = 40', limit))
     theirs = replace(REFERENCE, resources=(made_up.kernel("triton.onepass", load_bits=128),))
@@ -413,8 +412,7 @@ def test_speed_is_relative_to_the_reference(us: float, result: str, points: floa
 
 
 @for_each("us, result, points", [(40.0, "passed", 4), (60.0, "partial", 3.19), (200.0, "wrong", 0)])
-def test_speed_on_a_scale(us: float, result: str, points: float, submission: Path, graded: Graded) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
+def test_speed_on_a_scale(us: float, result: str, points: float, rubric: Path, graded: Graded) -> None:
     rubric.write_text(LAB.replace("at_least = 0.9", "at_least = 0.5, full = 1.0"))
     medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", us)}
     part = graded(rows(*made_up.rows(medians)), "cuda")["T: speed of 0.5x to 1x triton.onepass"]
@@ -423,10 +421,7 @@ def test_speed_on_a_scale(us: float, result: str, points: float, submission: Pat
     assert graded(rows(BASELINE, MINE))[part.name].result == "left out"
 
 
-def test_a_task_s_speeds_and_limits_are_shown_when_its_last_group_is(
-    submission: Path, graded: Graded
-) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
+def test_a_task_s_speeds_and_limits_are_shown_when_its_last_group_is(rubric: Path, graded: Graded) -> None:
     rubric.write_text(LAB.replace('name = "small",', 'name = "small", visibility = "after_published",'))
     parts = graded(rows(BASELINE, MINE))
     assert {name: part.visibility for name, part in parts.items()} == {
@@ -448,8 +443,7 @@ def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(graded: Grad
     assert (marks.points, marks.of, marks.share) == (1, 2, 0.5)
 
 
-def test_a_task_s_speeds_are_of_one_run(submission: Path, graded: Graded) -> None:
-    rubric = submission.parent / "01_made_up" / "lab.toml"
+def test_a_task_s_speeds_are_of_one_run(rubric: Path, graded: Graded) -> None:
     speed = '{ case = "M=4096,N=4096,fp32", at_least = 0.9, points = 4 }'
     rubric.write_text(LAB.replace(speed, f"{speed}, {speed.replace('0.9', '0.5')}"))
     medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", 60.0)}
