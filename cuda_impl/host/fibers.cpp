@@ -244,7 +244,13 @@ class Launch {
     Launch(
         dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
         const void* object)
-        : grid(grid), block(block), cluster(cluster), shared_bytes(shared_bytes), thread(thread), state(state), object(object) {
+        : grid(grid),
+          block(block),
+          cluster(cluster),
+          shared_bytes(shared_bytes),
+          thread(thread),
+          state(state),
+          object(object) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
         reverse = order != nullptr && std::strstr(order, "reverse") != nullptr;
         apart = order != nullptr && std::strstr(order, "apart") != nullptr;
@@ -665,7 +671,8 @@ void* Block::in_block(void* shared, unsigned rank) {
     };
     void* place = same(static_shared(), other.static_shared_.start);
     if (place == nullptr) place = same({dynamic_shared(), launch_.shared_bytes}, other.dynamic_shared());
-    if (place == nullptr) fail("mapa: the address is not in shared memory, or the other block has not started");
+    if (place == nullptr)
+        fail("mapa: the address is not in shared memory, or the other block has not started");
     return place;
 }
 

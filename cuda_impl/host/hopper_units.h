@@ -3,8 +3,8 @@
 //
 // Asynchronous work is executed when it is waited for and not before, so that a missing wait shows: TMA loads
 // in mbarrier_wait, TMA stores in bulk_wait_group_read. In reverse thread order TMA copies at once, so that a
-// stage refilled too early shows. A wait that nothing ends is a deadlock error, and so is an access to a block
-// of the cluster that has ended.
+// stage refilled too early shows. A wait that nothing ends is a deadlock error, and so is an access to a
+// block of the cluster that has ended.
 //
 // Limit: a missing fence does not show.
 #pragma once

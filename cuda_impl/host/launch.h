@@ -12,8 +12,8 @@
 
 namespace host {
 
-// Its address: the calling operating-system thread has its copy of the object's __shared__ variables from then
-// on, also for another block of the cluster.
+// Its address: the calling operating-system thread has its copy of the object's __shared__ variables from
+// then on, also for another block of the cluster.
 static __thread char of_object;
 inline void allocate_static_shared() {
     asm volatile("" : : "r"(&of_object));
@@ -115,7 +115,8 @@ int launch_packed(void (*kernel)(Parameters...), const Request& request) {
         const unsigned* grid, const unsigned* block, unsigned cluster, std::size_t shared_bytes,    \
         const host::Argument* arguments, std::size_t count, char* error, std::size_t error_bytes) { \
         const host::Request request = {                                                             \
-            grid,  block, cluster,     shared_bytes, arguments,                                     \
-            count, error, error_bytes, reinterpret_cast<const void*>(&host_launch)};                \
+            grid,         block,       cluster,                                                     \
+            shared_bytes, arguments,   count,                                                       \
+            error,        error_bytes, reinterpret_cast<const void*>(&host_launch)};                \
         return host::launch_packed(host_kernel, request);                                           \
     }

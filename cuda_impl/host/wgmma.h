@@ -43,9 +43,13 @@ struct Box {
     unsigned address;  // of it in that block
 
     Box(const TensorMap* from, int first_column, int first_row, void* own)
-        : map(map_of(from)), column(first_column), row(first_row), shared(static_cast<char*>(own)),
+        : map(map_of(from)),
+          column(first_column),
+          row(first_row),
+          shared(static_cast<char*>(own)),
           address(shared_address(own)) {
-        if (address % (8 * line_bytes()) != 0) fail("TMA with swizzle: shared memory is not aligned to 8 lines");
+        if (address % (8 * line_bytes()) != 0)
+            fail("TMA with swizzle: shared memory is not aligned to 8 lines");
     }
     std::int64_t line_bytes() const { return map.box[0] * map.item_bytes; }
     int bytes() const { return int(line_bytes() * map.box[1]); }

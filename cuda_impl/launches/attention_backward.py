@@ -235,9 +235,7 @@ OVERLAPPED = kernel_of("overlapped", ", {rows}", rows=lambda T, D: [ROWS[D]])
 TRANSPOSE = kernel_of("transpose", ", {rows}", rows=lambda T, D: [ROWS[D]])
 
 
-@variant(
-    OP, "overlapped", kernels=[PREPARE, OVERLAPPED, TRANSPOSE], deterministic=False, **HOPPER
-)
+@variant(OP, "overlapped", kernels=[PREPARE, OVERLAPPED, TRANSPOSE], deterministic=False, **HOPPER)
 def overlapped(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, *, causal: bool = False
 ) -> Plan:

@@ -7,7 +7,18 @@ import torch
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, zeros
-from cuda_impl.launch import CLUSTERED, Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launch import (
+    CLUSTERED,
+    Argument,
+    Kernel,
+    Launch,
+    Offset,
+    Plan,
+    ceil_div,
+    int32,
+    int64,
+    variant,
+)
 from cuda_impl.layouts import contiguous_rows, vector
 
 VECTORS, THREADS = 8, 256
