@@ -128,6 +128,7 @@ def runs_as(
     launch, ctypes = planned.launch, declared(program)
     if isinstance(launch, CudaLaunch):
         monkeypatch.setenv("FAKE_CUDA_KERNEL", str(build.host_kernel(launch.source, launch.kernel)))
+        monkeypatch.setenv("FAKE_CUDA_CLUSTER", str(launch.cluster))
     else:
         (eager,) = registry.implementations(planned.op.name, [planned.op.baseline])
         to = to or next(
@@ -215,7 +216,7 @@ def test_the_programs_agree_on_files(
 
 
 def runs_here(label: str, op: str) -> bool:
-    """Whether a CPU has what the kernel takes: Hopper's own units no host build has."""
+    """Whether a CPU has what the kernel takes."""
     (impl,) = registry.implementations(op, [label])
     return supports(impl, CPU) is None
 

@@ -24,7 +24,6 @@ from pathlib import Path
 
 WHERE = {
     "huge": {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"},
-    "hopper": {"without_gpu": "", "needs": "a Hopper GPU"},
     "gluon": {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"},
     "race": {"without_gpu": "apart", "with_gpu": "racecheck", "sign_with_gpu": "Race reported"},
 }

@@ -3,7 +3,8 @@
 //
 // - FAKE_CUDA_ARGUMENTS: a word for each of the kernel's arguments: P (an address), i4, i8, f4 ... (by value)
 //
-// - FAKE_CUDA_KERNEL: a shared object with host_launch (cuda_impl/host/launch.h)
+// - FAKE_CUDA_KERNEL: a shared object with host_launch (cuda_impl/host/launch.h), launched in clusters of
+//   FAKE_CUDA_CLUSTER blocks
 //
 // - FAKE_CUDA_OUTPUT: FILE:ARGUMENT, the file's bytes are copied to where that argument points
 //
@@ -163,7 +164,7 @@ static CUresult run(const unsigned* sizes, const int64_t* values) {
         HostLaunch host_launch = NULL;
         if (library) *(void**)(&host_launch) = dlsym(library, "host_launch");
         if (!host_launch) return CUDA_ERROR_NOT_FOUND;
-        if (host_launch(sizes, sizes + 3, 1, sizes[6], given, count, error, sizeof error)) {
+        if (host_launch(sizes, sizes + 3, (unsigned)atoi(getenv("FAKE_CUDA_CLUSTER")), sizes[6], given, count, error, sizeof error)) {
             fprintf(stderr, "%s\n", error);
             return CUDA_ERROR_LAUNCH_FAILED;
         }
