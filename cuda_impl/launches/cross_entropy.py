@@ -7,7 +7,18 @@ import torch
 from compare.arguments import check_targets
 from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, zeros
-from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, int32, int64, variant
+from cuda_impl.launch import (
+    Argument,
+    Kernel,
+    Launch,
+    Offset,
+    Plan,
+    ceil_div,
+    check_counts,
+    int32,
+    int64,
+    variant,
+)
 from cuda_impl.layouts import contiguous_rows, vector
 
 VECTORS, THREADS = 8, 256
@@ -21,6 +32,7 @@ def tile_of(x: Tensor) -> int:
 def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """``logits`` with contiguous rows, a copy if they are not, and an uninitialised loss."""
     check_targets("cross_entropy", logits, targets)
+    check_counts(ceil_div(logits.size(1), vector(logits)))
     return contiguous_rows(logits), empty((logits.size(0),), torch.float32, logits.device)
 
 
