@@ -28,7 +28,7 @@ def part(file: str, begin: str, end: str) -> str:
 
 
 def source(op: str) -> str:
-    """The part of the files that is Gluon, and what it takes from others."""
+    """The part of the files that is Gluon, and the functions that it imports."""
     order = part("matmul.py", "def grouped_tile(", "\n\n\n") + "\ngrouped_tile_in_gluon = grouped_tile\n"
     kernels = part("scaled_matmul.py", "LINE = ", "\n# ----")
     if op == "fp8_block_matmul":
