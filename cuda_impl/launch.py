@@ -394,7 +394,10 @@ def _zeroed_on_gpu(
     make: Callable[..., torch.Tensor], memset: Callable[..., None], size_bytes: int, *like: torch.Tensor
 ) -> torch.Tensor:
     memory = make(*like)
-    memset(memory.data_ptr(), 0, size_bytes, torch._C._cuda_getCurrentRawStream(memory.get_device()))
+    device = memory.get_device()
+    if device != torch._C._cuda_getDevice():  # memset would take stream 0 as that device's
+        return memory.zero_()
+    memset(memory.data_ptr(), 0, size_bytes, torch._C._cuda_getCurrentRawStream(device))
     return memory
 
 

@@ -162,6 +162,8 @@ def tile(logits: torch.Tensor) -> dict[str, int]:
     """
     VEC = 16 // logits.element_size() if logits.data_ptr() % 16 == 0 and logits.size(1) > 0 else 1
     vectors = max(1, cdiv(logits.size(1), VEC))
+    if vectors >= 1 << 31:
+        raise NotImplementedError(f"V={logits.size(1)}: at most {(1 << 31) - 1} vectors of {VEC} elements")
     THREADS = 128 if vectors <= 128 * 8 else 256
     VECTORS = min(32 // (VEC * logits.element_size()), next_power_of_2(cdiv(vectors, THREADS)))
     WHOLE = logits.stride(0) % VEC == 0 and logits.size(1) % VEC == 0

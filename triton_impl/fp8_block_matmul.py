@@ -191,7 +191,8 @@ def consume(
             piece = pieces[i].to(gl.bfloat16)
             if C_ALIGNED:
                 c_tile = c_tiles.index(CONSUMER * 2 + i % 2)
-                tma.store_wait(1)  # the store that last read this buffer has finished
+                # The store that last read this buffer has finished: of a tile's only piece, the last one.
+                tma.store_wait(1 if BLOCK_N > PIECE else 0)
                 c_tile.store(piece)
                 hopper.fence_async_shared()
                 async_store(c_desc, [m, n + i * PIECE], c_tile)

@@ -9,7 +9,7 @@ Variants; ``cuda_impl/kernels/layer_norm.cuh`` has the first three under the sam
 * ``split``: several programs share rows and exchange partial sums through global memory: long rows, where
   CUDA and ``gluon_cluster/`` have clusters
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
-  into shared memory, where the weights stay
+  into shared memory, where the weights stay; an unaligned row of up to 224 KB has a program to itself
 
 The variance is the mean of squared deviations, never E[x^2] - E[x]^2.  For a row with mean 1000 and variance
 1 both terms are about 10^6, where the spacing of fp32 is 0.06.

@@ -9,7 +9,7 @@ Variants; ``cuda_impl/kernels/rms_norm.cuh`` has the first three under the same 
 * ``split``: several programs share rows and exchange partial sums through global memory: long rows, where
   CUDA and ``gluon_cluster/`` have clusters
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
-  into shared memory, where the weights stay
+  into shared memory, where the weights stay; an unaligned row of up to 224 KB has a program to itself
 """
 
 from __future__ import annotations

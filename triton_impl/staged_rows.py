@@ -1,6 +1,6 @@
 """Unaligned rows, each in the shared memory of one program, in Gluon: softmax's and the norms' ``gluon``.
 
-Where registers hold one row per multiprocessor, shared memory holds two rows of up to 104 KB.  One program's
+Where registers hold one row per multiprocessor, shared memory holds two rows of up to 112 KB.  One program's
 row arrives while the other's is reduced and written.  A row has a body of whole 16-byte vectors and edges, as
 in ``parts.py``.
 """

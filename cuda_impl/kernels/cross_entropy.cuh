@@ -4,7 +4,7 @@
 //
 // Variants; triton_impl/cross_entropy.py has the same under the same names except the last, which is in
 // Gluon, in triton_impl/gluon_cluster/:
-//   online   a warp or a block reads a row once, tile by tile, with a running maximum and sum
+//   online   half a warp, a warp or a block reads a row once, tile by tile, with a running maximum and sum
 //   split    several blocks share a row; the last to finish combines the partial results: few long rows
 //   cluster  the blocks of a cluster share a row and send partial results to the first block: Hopper
 //

@@ -15,6 +15,7 @@ from cuda_impl.launch import (
     Offset,
     Plan,
     ceil_div,
+    check_counts,
     int32,
     int64,
     variant,
@@ -32,6 +33,7 @@ def tile_of(x: Tensor) -> int:
 def checked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """``logits`` with contiguous rows, a copy if they are not, and an uninitialised loss."""
     check_targets("cross_entropy", logits, targets)
+    check_counts(ceil_div(logits.size(1), vector(logits)))
     return contiguous_rows(logits), empty((logits.size(0),), torch.float32, logits.device)
 
 

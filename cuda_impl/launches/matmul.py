@@ -497,7 +497,7 @@ def by_split_k(
         b: the right operand.
         c: the output. Its rows are 16-byte aligned.
         TILE: number of the tile, from 1; 0: of the least predicted time.
-        more: arguments that the kernel takes after c.
+        more: arguments that the kernel takes after the maps.
     """
     (M, K), N = a.shape, b.shape[1]
     of, processors = operands(a, b), multiprocessors(a.device)

@@ -382,4 +382,10 @@ def test_a_kernel_goes_to_its_tensors_device() -> None:
     with torch.cuda.device(0):
         for impl in registry.implementations("vector_add", ["cupy.*", "pybind.*"]):
             assert torch.equal(impl.run(x, y), x + y), impl.label
+        rows, targets = x.view(2, 500), torch.tensor([3, 4], device="cuda:1")
+        for impl in registry.implementations(
+            "cross_entropy", ["cupy.split", "pybind.split"]
+        ):  # zeroed memory
+            for _ in range(20):
+                torch.testing.assert_close(impl.run(rows, targets), rows.new_full((2,), 500.0).log())
         assert torch.cuda.current_device() == 0

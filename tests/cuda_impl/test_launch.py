@@ -29,6 +29,7 @@ from cuda_impl.launch import (
     Plans,
     Run,
     Variant,
+    _zeroed_on_gpu,
     int64,
     module_text,
 )
@@ -96,6 +97,22 @@ def test_without_elements_to_write_nothing_is_launched() -> None:
     some, none = (empty((4, columns), torch.float32, CPU) for columns in (3, 0))
     assert Plan(none, launch()).launches == Plan((none, none), launch()).launches == ()
     assert len(Plan((none, some), launch(), launch(grid=0), launch()).launches) == 2
+
+
+@pytest.mark.parametrize("current", [-1, 0])
+def test_memory_is_zeroed_on_its_own_device(current: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's number is -1. Kernels would not wait for a memset on stream 0 of another device."""
+    filled: list[tuple[object, ...]] = []
+    for name, answer in (
+        ("_cuda_getDevice", lambda: current),
+        ("_cuda_getCurrentRawStream", lambda device: 0),
+    ):
+        monkeypatch.setattr(torch._C, name, answer, raising=False)
+    memory = _zeroed_on_gpu(lambda: torch.ones(3), lambda *args: filled.append(args), 12)
+    if current == memory.get_device():
+        assert filled == [(memory.data_ptr(), 0, 12, 0)]
+    else:
+        assert (filled, memory.tolist()) == ([], [0, 0, 0])
 
 
 # --------------------------------------------------------------------------- kept plans

@@ -103,6 +103,9 @@ TOKENS = "B=1,S=2147483584,Hq=1,Hk=1,D=64,PAGE=64,fp16"
             "B=1,Sq=2147483000,Skv=1,Hq=1,Hk=1,D=64,causal=0,fp16",
             "at most 2147418112 together",
         ),
+        ("cross_entropy", "cupy.*", "M=1,V=8589934592,fp32", "a count of 2147483648: the kernel has 32 bits"),
+        ("cross_entropy", "triton.online", "M=1,V=8589934592,fp32", "at most 2147483647 vectors of 4"),
+        ("cross_entropy", "triton.split", "M=1,V=8589934592,fp32", "at most 2147483647 vectors of 4"),
         ("softmax", "triton.online", "M=2147483648,N=1,fp16", "2147483648 programs: a grid has at most"),
     ],
 )

@@ -75,6 +75,9 @@ class Shared:
 class Values(torch.Tensor):
     """A tensor in registers."""
 
+    def __iadd__(self, other: Any) -> Any:  # another name of the old values keeps them
+        return self + other
+
     def to(self, dtype: torch.dtype, bitcast: bool = False) -> torch.Tensor:  # type: ignore[override]
         return self.view(dtype) if bitcast else super().to(dtype)
 
@@ -104,6 +107,17 @@ class Descriptor:
     def inside(self, at: Sequence[int]) -> torch.Tensor:
         b, h, first, _ = at
         return self.data[b, h, first : first + self.rows]
+
+
+class MatrixDescriptor(Descriptor):
+    """Of x[M,N], whose columns are whole boxes."""
+
+    def __init__(self, data: torch.Tensor, rows: int, columns: int) -> None:
+        self.data, self.rows, self.dtype, self.block_shape = data, rows, data.dtype, [rows, columns]
+
+    def inside(self, at: Sequence[int]) -> torch.Tensor:
+        row, column = at
+        return self.data[row : row + self.rows, column : column + self.block_shape[1]]
 
 
 here = threading.local()
@@ -148,6 +162,11 @@ def store_wait(pending: int) -> None:
 def product(a: Any, b: Shared, acc: torch.Tensor, use_acc: bool = True, is_async: bool = True) -> Any:
     left = (lambda: a.data) if isinstance(a, Shared) else (lambda: a)
     return lambda: left().float() @ b.data.float() + (acc if use_acc else 0)
+
+
+def finished(product: Any) -> torch.Tensor:
+    """Of one that was waited for before, the same."""
+    return product if torch.is_tensor(product) else product()
 
 
 def allocate(dtype: torch.dtype, shape: Sequence[int], layout: object) -> Shared:
@@ -225,13 +244,13 @@ def atomic_add(at: TensorPointer, value: int, sem: str) -> int:
 
 def names(programs: int) -> dict[str, Any]:
     """What the kernel's file imports, for its functions to be run in."""
-    any_layout = {name: lambda *_: None for name in (
+    any_layout = {name: lambda *_, **__: None for name in (
         "BlockedLayout", "SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "SwizzledSharedLayout",
     )}  # fmt: skip
     gl = types.SimpleNamespace(
         **any_layout,
         constexpr=lambda x: x,
-        float32=torch.float32, int32=torch.int32, int64=torch.int64,
+        bfloat16=torch.bfloat16, float32=torch.float32, int32=torch.int32, int64=torch.int64,
         static_range=range, static_assert=lambda *_: None,
         program_id=lambda _: Scalar(here.program), num_programs=lambda _: programs,
         allocate_shared_memory=allocate, warp_specialize=warp_specialize,
@@ -240,7 +259,7 @@ def names(programs: int) -> dict[str, Any]:
         log=torch.log, rsqrt=torch.rsqrt, num_warps=lambda: 4, load=load,
         arange=lambda begin, end, _: torch.arange(begin, end).as_subclass(Values),
         full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
-        zeros=lambda shape, dtype, _: torch.zeros(shape, dtype=dtype),
+        zeros=lambda shape, dtype, _: torch.zeros(shape, dtype=dtype).as_subclass(Values),
         convert_layout=lambda x, _: x,
         store=store, atomic_add=atomic_add,
     )  # fmt: skip
@@ -248,13 +267,13 @@ def names(programs: int) -> dict[str, Any]:
         MBarrierLayout=lambda: None,
         init=lambda barrier, count: barrier.init(count),
         expect=lambda barrier, expected: barrier.add(1, expected),
-        arrive=lambda barrier, count: (linger(), barrier.add(count, 0)),
+        arrive=lambda barrier, count=1, pred=True: pred and (linger(), barrier.add(count, 0)),
         wait=lambda barrier, phase, pred=True: pred and barrier.wait(phase),
     )
     hopper = types.SimpleNamespace(
         fence_async_shared=lambda: None,
         warpgroup_mma=product,
-        warpgroup_mma_wait=lambda pending, products: (linger(), products[0]())[1],
+        warpgroup_mma_wait=lambda pending, products: (linger(), finished(products[0]))[1],
     )
     tma = types.SimpleNamespace(async_load=load_by_tma, async_store=store_by_tma, store_wait=store_wait)
     gluon = types.SimpleNamespace(jit=lambda function: function, constexpr_function=lambda function: function)
