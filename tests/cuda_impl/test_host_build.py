@@ -175,6 +175,11 @@ def test_every_kernel_is_right_in_any_order_of_threads(
     assert all(ran.values())
 
 
+@pytest.mark.parametrize("op", registry.op_names())
+def test_a_cpu_runs_every_kernel(op: str) -> None:
+    assert labels_here(op) == [i.label for i in registry.implementations(op) if i.route == "cupy"]
+
+
 def test_arguments_arrive_by_type_and_are_checked() -> None:
     y = torch.zeros(40)
     good = (y.data_ptr(), np.float32(2.5), np.int32(8), np.int64(4))
