@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(sys.argv[1:] if argv is None else list(argv))
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()  # a closed pipe is answered here, and not by Python at exit
+            for printed in (sys.stdout, sys.stderr):
+                printed.flush()  # a closed pipe is answered here, and not by Python at exit
     except (KeyboardInterrupt, Exception) as error:
         return _status_of(error)
 

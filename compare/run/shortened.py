@@ -15,7 +15,7 @@ _FLOPS_A_BYTE = 8
 LONGEST_S = 80.0
 """Of one core: with two, the answer is there within a minute."""
 _BYTES_A_ROW = 1_000
-"""A row, or image, of the first input takes as long as so many bytes, however short: it has its own program."""
+"""A row, or image, of the first input takes as long as so many bytes, however short: a program of its own."""
 _LEAST_FIRST, _LEAST = 8, 128
 """The least size of the first dimension, which counts rows or images, and of the others."""
 
