@@ -53,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if folder := os.environ.get("COMPARE_CACHE_DIR"):  # other processes have another current folder
         os.environ["COMPARE_CACHE_DIR"] = str(Path(folder).absolute())
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        try:
+            return _run(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            for printed in (sys.stdout, sys.stderr):
+                printed.flush()  # a closed pipe is answered here, and not by Python at exit
     except (KeyboardInterrupt, Exception) as error:
         return _status_of(error)
 
@@ -65,7 +69,8 @@ def _status_of(error: BaseException) -> int:
     if isinstance(error, UsageError):
         return _complain(str(error))
     if isinstance(error, BrokenPipeError):
-        _print_no_more(sys.stdout)  # the reader has closed the pipe
+        _print_no_more(sys.stdout)  # the reader has closed the pipe, of both after 2>&1
+        _print_no_more(sys.stderr)
         return CLOSED_PIPE
     code = error.errno if isinstance(error, OSError) else None
     if code in _UNWRITTEN:

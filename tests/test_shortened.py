@@ -22,6 +22,12 @@ def test_a_large_case_keeps_its_remainder_and_its_other_dimensions() -> None:
     assert seconds(SOFTMAX, short, 11) <= LONGEST_S < seconds(SOFTMAX, LARGE, 11)
 
 
+def test_short_rows_take_their_time() -> None:
+    """Triton's interpreter takes some 5 ms a program, however short its row is."""
+    short = shortened(SOFTMAX, Case.parse("M=99999,N=5", SOFTMAX), 11)
+    assert short["M"] * 0.005 * 11 <= LONGEST_S
+
+
 @pytest.mark.parametrize("name", registry.op_names())
 def test_a_case_in_anothers_place_is_quick_and_no_larger(name: str) -> None:
     op = registry.get_op(name)

@@ -119,7 +119,7 @@ def form(lab: Lab) -> str:
         f"# {lab.title}: your predictions and answers. Text goes between the quotes.",
         f'lab = "{lab.name}"',
         "",
-        "# Fill in the predictions before you measure: 'lab check' shows no figures until then.",
+        "# Fill in the predictions before you measure: 'lab report' shows no figures until then.",
         "[predictions]",
     ]
     for prediction in lab.prediction:

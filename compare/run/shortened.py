@@ -14,6 +14,8 @@ _FLOPS_A_BYTE = 8
 """So many operations take as long as a byte."""
 LONGEST_S = 80.0
 """Of one core: with two, the answer is there within a minute."""
+_BYTES_A_ROW = 1_000
+"""A row, or image, of the first input takes as long as so many bytes, however short: a program of its own."""
 _LEAST_FIRST, _LEAST = 8, 128
 """The least size of the first dimension, which counts rows or images, and of the others."""
 
@@ -21,7 +23,10 @@ _LEAST_FIRST, _LEAST = 8, 128
 def seconds(op: Op, case: Case, implementations: int) -> float:
     """About how long one core checks a case."""
     cost = op.cost(case)
-    return implementations * max(cost.bytes, cost.flops / _FLOPS_A_BYTE) / _BYTES_A_SECOND
+    shape = meta_inputs(op, case)[0].shape
+    rows = shape[0] if len(shape) > 1 else 1
+    work = max(cost.bytes, cost.flops / _FLOPS_A_BYTE, rows * _BYTES_A_ROW)
+    return implementations * work / _BYTES_A_SECOND
 
 
 def shortened(op: Op, case: Case, implementations: int) -> Case | None:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -166,7 +167,7 @@ def _read(path: str, compared: str, *, handed_in: bool = False) -> _UserFile:
     else:
         with _as_usage_error(path), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # running the file shows them
-            nodes = [*ast.walk(ast.parse(text))]
+            nodes = [*ast.walk(ast.parse(decode_source(text)))]
         ops, rows = tuple(_ops(path, nodes)), tuple(_rows(path, file, nodes))
         if handed_in:
             with _as_usage_error(path):

@@ -399,6 +399,8 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
         ("lab > /dev/full", USAGE, "No space left on device"),
         ("lab | head -1", SUCCESS, ""),  # a closed pipe is no error
         pytest.param("lab | true; exit ${PIPESTATUS[0]}", CLOSED_PIPE, "", marks=pytest.mark.thorough),
+        ("--help | true; exit ${PIPESTATUS[0]}", CLOSED_PIPE, ""),
+        ("--nonsense 2>&1 | true; exit ${PIPESTATUS[0]}", CLOSED_PIPE, ""),
         pytest.param("vector_ad 2>&-", USAGE, "", marks=pytest.mark.thorough),
         pytest.param("vector_ad 2>&1 | true; exit ${PIPESTATUS[0]}", USAGE, "", marks=pytest.mark.thorough),
     ],

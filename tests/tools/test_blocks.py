@@ -49,6 +49,13 @@ def test_a_row_whose_source_changed_says_so_in_the_documents(recorded: Compariso
     assert "`triton.onepass` *" in blocks.rewritten(PAGE.format("overview"), tmp_path)
 
 
+def test_the_screen_pairs_no_samples_of_two_runs(recorded: Comparison, tmp_path: Path) -> None:
+    later = one({"torch.eager": ("vendor", 144.8)}, created="2026-11-28T00:00:00+00:00")
+    archive.record(later, tmp_path)
+    made = blocks.rewritten(PAGE.format("screen softmax"), tmp_path)
+    assert re.search(r"triton.onepass \* +47.9 +3.03x", made), made
+
+
 def test_the_overview_has_the_best_of_each_way(recorded: Comparison, tmp_path: Path) -> None:
     made = blocks.rewritten(PAGE.format("overview"), tmp_path)
     lines = {line.split("](")[0].lstrip("| ["): line for line in made.splitlines() if "](ops/" in line}

@@ -109,6 +109,7 @@ LITERALS = "A file is read to list what it has, and not run: "
         ),
         ("x = (\n", "SyntaxError at line 14: '(' was never closed. Fix the file"),
         ("x = '\0'\n", "null bytes"),
+        ("# \udce9\n", "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9"),
         ("x = " + "-" * 200_000 + "1\n", "too much to parse"),
         ("x = " + "1 + " * 50_000 + "1\n", "recursion"),
         ("x = " + "(" * 300 + "1" + ")" * 300, "too many nested parentheses"),
@@ -123,7 +124,7 @@ LITERALS = "A file is read to list what it has, and not run: "
 )
 def test_a_file_that_cannot_be_read_says_why_in_a_line(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_bytes((BEGINNING + text).encode())
+    file.write_bytes((BEGINNING + text).encode(errors="surrogateescape"))
     with pytest.raises(UsageError, match=re.escape(says)) as caught:
         user_files.load([str(file)])
     assert str(caught.value).startswith(f"--load {file}")

@@ -224,11 +224,8 @@ def _screen(op: Op, results: Path) -> str:
         record = f"python -m compare {op.name} --record"
         return f"Nothing is recorded yet: `{record}` on a machine with a GPU does it."
     cases = [case for case in comparison.cases if case.case == str(op.cases.default)] or comparison.cases[:1]
-    changed = [row.label for row in cases[0].rows if archive.changed_since(row)]
-    fresh = tuple(replace(row, recorded=None) for row in cases[0].rows)
-    shown = replace(comparison, cases=(replace(cases[0], rows=fresh),))
-    text = f"```text\n$ python -m compare {shown.op}\n{terminal.render(shown, SCREEN_WIDTH)}\n```"
-    return f"{text}\n\nChanged since this screen was recorded: {', '.join(changed)}." if changed else text
+    shown = replace(comparison, cases=(cases[0],))
+    return f"```text\n$ python -m compare {shown.op}\n{terminal.render(shown, SCREEN_WIDTH)}\n```"
 
 
 def _implementations() -> str:
