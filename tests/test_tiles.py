@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from compare.capture import meta_inputs
+from compare.checking.check import check
 from compare.model.architecture import LIMITS
 from compare.model.op import case
-from compare.registry import get_op
+from compare.registry import get_op, implementations
 from compare.tiles import Machine, Tile, fastest, possible, predicted_us
 from cuda_impl.launches import matmul as cuda
 from triton_impl import matmul as triton
@@ -76,6 +77,16 @@ def test_every_tile_s_launch_is_possible(number: int, layout: str) -> None:
     assert launch.shared_bytes <= LIMITS[90].block_shared_bytes
     assert launch.grid % (tile.SHARING * tile.SPLIT) == 0
     assert launch.block == 128 * (1 + (tile.BLOCK_N if tile.exchanged else tile.BLOCK_M) // 64)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", range(1, len(cuda.SPLIT_K_TILES) + 1))
+def test_every_tile_is_right_in_the_host_build(number: int) -> None:
+    op, layout = get_op("matmul"), ("contiguous", "transposed", "a_transposed", "b_transposed")[number % 4]
+    (impl,) = implementations("matmul", ("cupy.split_k",))
+    product = case(("bf16", "fp16")[number // 4 % 2], layout, M=136, N=296, K=456)
+    agreement = check(op, impl.given({"TILE": number}), product, torch.device("cpu"), seeds=(0,))
+    assert agreement.passed, agreement.reason
 
 
 def test_a_split_of_fewer_steps_than_blocks_is_refused() -> None:

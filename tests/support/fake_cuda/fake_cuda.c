@@ -164,7 +164,9 @@ static CUresult run(const unsigned* sizes, const int64_t* values) {
         HostLaunch host_launch = NULL;
         if (library) *(void**)(&host_launch) = dlsym(library, "host_launch");
         if (!host_launch) return CUDA_ERROR_NOT_FOUND;
-        if (host_launch(sizes, sizes + 3, (unsigned)atoi(getenv("FAKE_CUDA_CLUSTER")), sizes[6], given, count, error, sizeof error)) {
+        if (host_launch(
+                sizes, sizes + 3, (unsigned)atoi(getenv("FAKE_CUDA_CLUSTER")), sizes[6], given, count, error,
+                sizeof error)) {
             fprintf(stderr, "%s\n", error);
             return CUDA_ERROR_LAUNCH_FAILED;
         }
