@@ -124,7 +124,7 @@ inline void mbarrier_wait(mbarrier_t* ptr, unsigned parity) {
     }
 }
 
-// ---- bulk copies of contiguous bytes --------------------------------------------------------------------
+// ---- bulk copies of contiguous bytes ---------------------------------------------------------------------
 
 namespace host {
 
@@ -183,7 +183,7 @@ void bulk_wait_group_read() {
     }
 }
 
-// ---- clusters -------------------------------------------------------------------------------------------
+// ---- clusters --------------------------------------------------------------------------------------------
 
 inline int cluster_block_rank() {
     return int(host::cluster_rank());

@@ -78,8 +78,7 @@ void wgmma_wait_group(int (&d)[COUNT]) {
     wgmma_wait_group<PENDING>(reinterpret_cast<float (&)[COUNT]>(d));
 }
 
-// ---- TMA with a cache policy, which has no effect
-// -----------------------------------------------------------
+// ---- TMA with a cache policy, which has no effect --------------------------------------------------------
 
 using cache_policy_t = unsigned long long;
 constexpr cache_policy_t NO_POLICY = 0;

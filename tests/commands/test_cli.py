@@ -409,6 +409,7 @@ def test_nowhere_to_print(words: str, status: int, says: str) -> None:
     run = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m compare {words}"],
         cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # argparse passes over what a write itself fails with
         capture_output=True,
         text=True,
         timeout=250,
