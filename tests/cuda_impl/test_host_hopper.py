@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from compare.checking.check import check
+from compare.model.op import Case
+from compare.registry import get_op
 from cuda_impl.buffers import Buffer
 from cuda_impl.layouts import for_tma
 from cuda_impl.loader import kernel
@@ -136,6 +139,80 @@ def test_the_ring_goes_round(variant: str, order: str, monkeypatch: pytest.Monke
     expected = torch.einsum("bhij,bjd->bihd", scores.softmax(-1), v[:, :, 0].double())
     torch.testing.assert_close(o.double(), expected, rtol=0.02, atol=0.02)
     torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize(
+    ("op", "variant", "words"),
+    [
+        ("rms_norm", "cluster", "M=90,N=1003,bf16"),
+        ("layer_norm", "cluster", "M=90,N=1003,bf16"),
+        ("layer_norm", "cluster", "M=90,N=1024,bf16"),
+        ("matmul", "multicast", "M=600,N=600,K=340,bf16"),
+        ("matmul", "tma_store", "M=600,N=600,K=340,bf16"),
+        ("matmul", "split_k", "M=600,N=600,K=340,bf16"),
+        ("fp8_matmul", "multicast", "M=600,N=600,K=700,fp8"),
+    ],
+)
+def test_rings_of_clusters_go_round(
+    op: str, variant: str, words: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows or tiles than clusters, and than stages."""
+    monkeypatch.setenv("HOST_THREAD_ORDER", order)
+    of = get_op(op)
+    agreement = check(of, labelled(op, f"cupy.{variant}"), Case.parse(words, of), CPU, seeds=(0,))
+    assert agreement.passed, agreement.reason
+
+
+CLUSTERS = """
+#include "hopper.cuh"
+
+// Each block sends its rank to all of a cluster of 4, and adds what it gets.
+__global__ void ranks(int* y, int mistake) {
+    __shared__ mbarrier_t arrived;
+    __shared__ unsigned long long got[4];
+    const int rank = cluster_block_rank();
+    if (threadIdx.x == 0) {
+        mbarrier_init(&arrived, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect_bytes(&arrived, sizeof(got));
+    }
+    __syncthreads();
+    if (mistake != 1) {
+        cluster_arrive_relaxed();
+        cluster_wait();
+    }
+    if (mistake == 2 && rank == 3) return;
+    if (threadIdx.x < 4) store_async_to_block(&got[rank], threadIdx.x, rank, &arrived);
+    if (mistake != 3) mbarrier_wait(&arrived, 0);
+    if (threadIdx.x == 0) y[blockIdx.x] = int(got[0] + got[1] + got[2] + got[3]);
+}
+"""
+
+
+def sums_of_ranks(mistake: int, cluster: int = 4) -> list[int]:
+    y = torch.zeros(8, dtype=torch.int32)
+    kernel(CLUSTERS, "ranks", CPU, cluster=cluster)((8,), (64,), (y.data_ptr(), np.int32(mistake)))
+    return y.tolist()
+
+
+def test_blocks_of_a_cluster_write_into_each_other() -> None:
+    assert sums_of_ranks(0) == [0 + 1 + 2 + 3] * 8
+
+
+@for_each(
+    "mistake, cluster, message",
+    [
+        (1, 4, "block 1 of the cluster has not started, or has ended"),
+        (2, 4, "block 3 of the cluster has not started, or has ended"),
+        (3, 4, "block 3 of the cluster has not started, or has ended"),
+        (0, 1, "block 1 of the cluster has not started, or has ended"),
+        (0, 3, "clusters of 3 of 8 blocks"),
+    ],
+)
+def test_a_block_that_is_not_there_is_an_error(mistake: int, cluster: int, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        sums_of_ranks(mistake, cluster)
 
 
 def test_rows_that_tma_cannot_step_through_are_copied() -> None:
