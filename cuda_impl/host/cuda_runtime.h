@@ -44,8 +44,13 @@ inline cudaError_t cudaSetDevice(int) {
     return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
-    *value = host::MULTIPROCESSORS;
+    if (attribute == cudaDevAttrMultiProcessorCount) {
+        *value = host::MULTIPROCESSORS;
+    } else if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) {
+        *value = host::MAX_SHARED_BYTES;
+    } else {
+        return cudaErrorInvalidValue;
+    }
     return cudaSuccess;
 }
 inline const char* cudaGetErrorString(cudaError_t error) {

@@ -243,14 +243,15 @@ class Launch {
   public:
     Launch(
         dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
-        const void* object)
+        const void* object, bool overwrites)
         : grid(grid),
           block(block),
           cluster(cluster),
           shared_bytes(shared_bytes),
           thread(thread),
           state(state),
-          object(object) {
+          object(object),
+          overwrites(overwrites) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
         reverse = order != nullptr && std::strstr(order, "reverse") != nullptr;
         apart = order != nullptr && std::strstr(order, "apart") != nullptr;
@@ -296,6 +297,7 @@ class Launch {
     void (*const thread)(void*);
     void* const state;
     const void* const object;
+    const bool overwrites;
     bool reverse;  // the last thread of a block first
     bool apart;    // a warp runs to its next barrier before the next warp runs
     const std::uint64_t number = ++launches_run;
@@ -406,9 +408,9 @@ bool Block::run(uint3 index, std::uint64_t linear) {
     unit_state_.reset();
     warps_.assign((alive_ + LANES - 1) / LANES, {});
     // Shared memory is not initialised to zeros: all ones is NaN.
-    if (launch_.object != nullptr) {
-        if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
-        if (static_shared_.start != nullptr) std::memset(static_shared_.start, 0xff, static_shared_.bytes);
+    if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
+    if (launch_.overwrites && static_shared_.start != nullptr) {
+        std::memset(static_shared_.start, 0xff, static_shared_.bytes);
     }
     shared_.reset();
     for (Fiber& fiber : fibers_) start(fiber);
@@ -791,9 +793,9 @@ class Stoppable {
 
 std::string run(
     dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
-    const void* object) {
+    const void* object, bool overwrites) {
     const Stoppable stoppable;
-    return Launch(grid, block, cluster, shared_bytes, thread, state, object).run();
+    return Launch(grid, block, cluster, shared_bytes, thread, state, object, overwrites).run();
 }
 
 Votes sync_threads(bool predicate, const char* call) {

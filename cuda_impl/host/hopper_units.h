@@ -38,7 +38,7 @@ using mbarrier_t = unsigned long long;
 
 namespace host {
 
-// Accesses to mbarriers themselves, which threads share without a barrier: none of watch.cpp's.
+// Accesses that units order, to mbarriers and to other blocks: watch.cpp, which knows barriers, sees none.
 #define HOST_ATOMIC __attribute__((no_sanitize_thread, noinline)) inline
 
 struct Mbarrier {
@@ -85,13 +85,17 @@ HOST_ATOMIC void arrive(mbarrier_t* ptr, int bytes) {
     complete_phase(ptr);
 }
 
+HOST_ATOMIC void complete_bytes(mbarrier_t* ptr, int bytes) {
+    of(ptr).bytes -= bytes;
+    complete_phase(ptr);
+}
+
 // Starts a copy that completes so many bytes on the mbarrier `ptr` of that block of the cluster.
 template <typename Copy>
 void start_load(mbarrier_t* ptr, unsigned rank, int bytes, Copy copy) {
     const auto load = [=] {
         copy();
-        of(ptr).bytes -= bytes;
-        complete_phase(ptr);
+        complete_bytes(ptr, bytes);
     };
     if (reverse_order()) return load();
     loads(rank)[ptr].push_back(load);
@@ -203,11 +207,19 @@ template <typename T>
 T* in_block(T* ptr, int rank) {
     return static_cast<T*>(host::in_block(ptr, unsigned(rank)));
 }
+
+namespace host {
+template <typename T>
+HOST_ATOMIC void put(T* ptr, const T& value) {
+    *ptr = value;
+}
+}  // namespace host
+
 inline void store_to_block(float4* ptr, int rank, const float4& value) {
-    *in_block(ptr, rank) = value;
+    host::put(in_block(ptr, rank), value);
 }
 inline void store_async_to_block(
     unsigned long long* ptr, int rank, unsigned long long value, mbarrier_t* barrier) {
     auto* const to = in_block(ptr, rank);
-    host::start_load(in_block(barrier, rank), unsigned(rank), sizeof(value), [=] { *to = value; });
+    host::start_load(in_block(barrier, rank), unsigned(rank), sizeof(value), [=] { host::put(to, value); });
 }

@@ -7,7 +7,6 @@ namespace host {
 namespace {
 
 constexpr unsigned MAX_BLOCK_THREADS = 1024, MAX_CLUSTER = 16;
-constexpr std::size_t MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the maximum of any GPU
 
 bool fits(const Parameter& parameter, const Argument& argument) {
     if (argument.kind == 'd') return parameter.kind == 'f';
@@ -84,7 +83,7 @@ int answer(
     std::string error = unfit(parameters, count, request.arguments, request.count);
     if (error.empty()) error = invalid(grid, block, request.cluster, request.shared_bytes);
     if (error.empty()) {
-        error = run(grid, block, request.cluster, request.shared_bytes, thread, state, request.object);
+        error = run(grid, block, request.cluster, request.shared_bytes, thread, state, request.object, true);
     }
     request.error[error.copy(request.error, request.error_bytes - 1)] = '\0';
     return error.empty() ? 0 : 1;

@@ -12,6 +12,8 @@
 
 namespace host {
 
+constexpr int MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the maximum of any GPU
+
 // Its address: the calling operating-system thread has its copy of the object's __shared__ variables from
 // then on, also for another block of the cluster.
 static __thread char of_object;
@@ -25,7 +27,7 @@ std::string invalid(dim3 grid, dim3 block, unsigned cluster, std::size_t shared_
 template <typename... Parameters>
 std::string launch(
     void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes,
-    const std::tuple<Parameters...>& arguments, const void* object = nullptr) {
+    const std::tuple<Parameters...>& arguments) {
     const std::string error = invalid(grid, block, cluster, shared_bytes);
     if (!error.empty()) return error;
     auto thread = [&] {
@@ -33,7 +35,8 @@ std::string launch(
         std::apply(kernel, arguments);
     };
     const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
-    return run(grid, block, cluster, shared_bytes, one, &thread, object);
+    const auto* const object = reinterpret_cast<const void*>(kernel);
+    return run(grid, block, cluster, shared_bytes, one, &thread, object, false);
 }
 
 // The kind of one argument: 'i' or 'f' for a number of stated size, 'P' for an address or a plain integer of

@@ -266,7 +266,8 @@ struct Moments {
 template <int WIDTH>
 __device__ __forceinline__ Moments combine(Moments part, float count, float inverse_total) {
     const float mean = warp_reduce<Sum, WIDTH>(count * part.mean) * inverse_total;
-    return {mean, warp_reduce<Sum, WIDTH>(part.squares + count * square(part.mean - mean))};
+    const float deviation = part.mean - mean;  // its square may be infinite, and a count 0
+    return {mean, warp_reduce<Sum, WIDTH>(part.squares + count * deviation * deviation)};
 }
 
 // Adds a tile's deviations from `pivot`, and their squares.
@@ -343,7 +344,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_nor
             sum += float(edge) - pivot;
             squares += square(float(edge) - pivot);
         }
-        const Moments own = {pivot + sum * inverse_own, squares - sum * sum * inverse_own};
+        const float from_pivot = sum * inverse_own;
+        const Moments own = {pivot + from_pivot, squares - sum * from_pivot};
         const Moments moments = combine<WARP>(own, own_count, inverse_count);
         if (thread % WARP == 0) of_warps[thread / WARP] = moments.word();
         __syncthreads();
