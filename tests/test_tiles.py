@@ -9,9 +9,10 @@ from compare.capture import meta_inputs
 from compare.checking.check import check
 from compare.model.architecture import LIMITS
 from compare.model.op import case
-from compare.registry import get_op, implementations
+from compare.registry import get_op
 from compare.tiles import Machine, Tile, fastest, possible, predicted_us
 from cuda_impl.launches import matmul as cuda
+from rows import labelled
 from triton_impl import matmul as triton
 
 PROCESSORS = 132
@@ -83,9 +84,9 @@ def test_every_tile_s_launch_is_possible(number: int, layout: str) -> None:
 @pytest.mark.parametrize("number", range(1, len(cuda.SPLIT_K_TILES) + 1))
 def test_every_tile_is_right_in_the_host_build(number: int) -> None:
     op, layout = get_op("matmul"), ("contiguous", "transposed", "a_transposed", "b_transposed")[number % 4]
-    (impl,) = implementations("matmul", ("cupy.split_k",))
     product = case(("bf16", "fp16")[number // 4 % 2], layout, M=136, N=296, K=456)
-    agreement = check(op, impl.given({"TILE": number}), product, torch.device("cpu"), seeds=(0,))
+    impl = labelled("matmul", "cupy.split_k").given({"TILE": number})
+    agreement = check(op, impl, product, torch.device("cpu"), seeds=(0,))
     assert agreement.passed, agreement.reason
 
 

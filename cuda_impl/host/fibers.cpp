@@ -115,7 +115,7 @@ struct Fiber {
     Stack stack;
     void* fake_stack = nullptr;
     const void* place = nullptr;  // what it waits on, of `wait_on`
-    std::shared_ptr<void> unit_states[2];
+    std::shared_ptr<void> unit_states[UNITS];
     std::vector<Copy> copies;              // started, not yet committed to a group
     std::deque<std::vector<Copy>> groups;  // committed, not yet waited for
 };
@@ -193,7 +193,7 @@ class Block {
     void stop(std::uintptr_t code);
     bool reverse_order() const;
     void moment(Moment& now);
-    std::shared_ptr<void>& state_of_thread(unsigned unit) { return running_->unit_states[unit]; }
+    std::shared_ptr<void>& state_of_thread(Unit unit) { return running_->unit_states[unit]; }
     std::shared_ptr<void>& state_of_block() { return unit_state_; }
 
   private:
@@ -648,7 +648,7 @@ void Block::cluster_wait() {
     while (barrier.round < running_->arrivals) wait_on(&barrier, "barrier.cluster.wait");
 }
 
-// Of the calling thread; of 0 bytes until a thread of the block has touched it.
+// Null until a thread of a block has run on the calling thread, unless there is none.
 Memory Block::static_shared() {
     if (static_shared_.start == nullptr && static_shared_.bytes != 0) {
         static_shared_ = thread_locals(launch_.object);
@@ -834,7 +834,7 @@ void* in_block(void* shared, unsigned rank) {
 void named_barrier(unsigned id, unsigned threads, bool waits, const char* call) {
     current_block->named_barrier(id, threads, waits, call);
 }
-std::shared_ptr<void>& state_of_thread(unsigned unit) {
+std::shared_ptr<void>& state_of_thread(Unit unit) {
     return current_block->state_of_thread(unit);
 }
 std::shared_ptr<void>& state_of_block(unsigned rank) {

@@ -72,7 +72,8 @@ void* in_block(void* shared, unsigned rank);
 // Hardware barrier `id` of a block: `threads` threads, of which some only arrive.
 void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
 // State that units keep per thread and per block of a cluster; null when the thread or block starts.
-std::shared_ptr<void>& state_of_thread(unsigned unit);  // 0 or 1
+enum Unit { STORES, PRODUCTS, UNITS };
+std::shared_ptr<void>& state_of_thread(Unit unit);
 std::shared_ptr<void>& state_of_block(unsigned rank);
 // The running thread, and what has ordered its accesses against those of others: for `watch.cpp`.
 struct Moment {

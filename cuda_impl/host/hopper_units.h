@@ -151,7 +151,7 @@ struct Groups {
 };
 
 inline Groups<Work>& stores() {
-    return kept<Groups<Work>>(state_of_thread(0));
+    return kept<Groups<Work>>(state_of_thread(STORES));
 }
 
 template <typename Copy>

@@ -42,14 +42,15 @@ struct Box {
     char* shared;      // in any block of the cluster
     unsigned address;  // of it in that block
 
-    Box(const TensorMap* from, int first_column, int first_row, void* own)
-        : map(map_of(from)),
+    Box(const Map& of, int first_column, int first_row, void* own)
+        : map(of),
           column(first_column),
           row(first_row),
           shared(static_cast<char*>(own)),
           address(shared_address(own)) {
-        if (address % (8 * line_bytes()) != 0)
-            fail("TMA with swizzle: shared memory is not aligned to 8 lines");
+        if (const std::int64_t bytes = 8 * line_bytes(); address % bytes != 0) {
+            fail("TMA with swizzle: shared memory is not " + std::to_string(bytes) + "-byte aligned");
+        }
     }
     std::int64_t line_bytes() const { return map.box[0] * map.item_bytes; }
     int bytes() const { return int(line_bytes() * map.box[1]); }
@@ -78,51 +79,38 @@ struct Box {
     }
 };
 
-// Rows of one head: a box is 64, lines, pieces, 1, 1.
-inline void load_box(char* to, const Map& map, int row, int head, int batch) {
-    for (int piece = 0; piece < map.box[2]; ++piece) {
-        for (int line = 0; line < map.box[1]; ++line, to += 128) {
-            const bool inside = row + line >= 0 && row + line < map.sizes[1] && piece < map.sizes[2];
-            const char* const from = map.address + (row + line) * map.strides[0] + piece * map.strides[1] +
-                                     head * map.strides[2] + batch * map.strides[3];
-            for (int i = 0; i < 8; ++i) {  // 128-byte swizzle
-                char* const vector = shared_pointer(swizzled(shared_address(to) + unsigned(i) * 16, 128));
-                if (inside) {
-                    std::memcpy(vector, from + i * 16, 16);
-                } else {
-                    std::memset(vector, 0, 16);
-                }
-            }
-        }
-    }
+// Starts the load of a box into the running block.
+inline void load_box(const Map& map, int column, int row, void* to, mbarrier_t* ptr) {
+    const Box box(map, column, row, to);
+    start_load(ptr, cluster_rank(), box.bytes(), [=] { box.load(); });
 }
 
 }  // namespace host
 
+// Rows of one head: D / 64 boxes of 64 columns.
 inline void head_copy_to_shared(
     void* to, const TensorMap* from, int row, int head, int batch, mbarrier_t* ptr) {
-    if (shared_address(to) % 1024 != 0)
-        host::fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
-    const host::Map map = host::map_of(from);
-    host::start_load(ptr, host::cluster_rank(), int(map.box[1] * map.box[2] * 128), [=] {
-        host::load_box(static_cast<char*>(to), map, row, head, batch);
-    });
+    host::Map map = host::map_of(from);
+    map.address += head * map.strides[2] + batch * map.strides[3];
+    for (int piece = 0; piece < map.box[2]; ++piece, map.address += map.strides[1]) {
+        host::load_box(map, 0, row, static_cast<char*>(to) + piece * map.box[1] * 128, ptr);
+    }
 }
 
+inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
+    host::load_box(host::map_of(from), column, row, to, ptr);
+}
 inline void tensor_copy_to_blocks(
     void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr, unsigned short blocks) {
-    host::Box box(from, column, row, to);
+    host::Box box(host::map_of(from), column, row, to);
     for (int rank = 0; rank < 16; ++rank) {
         if ((blocks >> rank & 1) == 0) continue;
         box.shared = static_cast<char*>(in_block(to, rank));
         host::start_load(in_block(ptr, rank), unsigned(rank), box.bytes(), [=] { box.load(); });
     }
 }
-inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
-    tensor_copy_to_blocks(to, from, column, row, ptr, static_cast<unsigned short>(1 << host::cluster_rank()));
-}
 inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
-    const host::Box box(to, column, row, const_cast<void*>(from));
+    const host::Box box(host::map_of(to), column, row, const_cast<void*>(from));
     host::start_store([=] {
         box.for_each_vector([](char* vector, char* global, std::size_t inside) {
             if (inside > 0) std::memcpy(global, vector, inside);
@@ -250,7 +238,7 @@ void execute(const std::vector<const Product*>& part, unsigned warp) {
 }
 
 inline Groups<Product>& products() {
-    return kept<Groups<Product>>(state_of_thread(1));
+    return kept<Groups<Product>>(state_of_thread(PRODUCTS));
 }
 
 }  // namespace host

@@ -19,15 +19,12 @@ __device__ __forceinline__ void matrix_copy_to_shared(
 
 #elif defined(HOST_BUILD)
 
-// The map of one of the matrices, which the copy of a matrix's box takes.
 inline void matrix_copy_to_shared(
     void* to, const TensorMap* from, int column, int row, int matrix, mbarrier_t* barrier) {
     host::Map map = host::map_of(from);
     if (matrix < 0 || matrix >= map.sizes[2]) host::fail("TMA: no such matrix");
     map.address += matrix * map.strides[1];
-    TensorMap of_matrix;
-    std::memcpy(&of_matrix, &map, sizeof(map));
-    tensor_copy_to_shared(to, &of_matrix, column, row, barrier);
+    host::load_box(map, column, row, to, barrier);
 }
 
 #endif
