@@ -293,17 +293,17 @@ __device__ __forceinline__ void include(
 template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, const T* windows_ptr, const T* bias_windows_ptr,
-    T* y_ptr, index_t M, index_t N, index_t stride_xm, index_t pitch, int slice, int* taken, float eps) {
+    T* y_ptr, index_t M, index_t N, index_t stride_xm, index_t pitch, int slice, int rows_each, int* taken,
+    float eps) {
 #if HAS_HOPPER_LEVELS
     constexpr int VEC = 16 / sizeof(T), STRIDE = THREADS * VEC, TILE = STRIDE * VECTORS,
                   WARPS = THREADS / WARP;
     constexpr bool KEPT = SLOTS > 1, STAGED = !ALIGNED;
-    DYNAMIC_SHARED(T, x_shared);
+    DYNAMIC_SHARED(T, slots);
     __shared__ RowRing<T, SLOTS, CLUSTER> ring;
     __shared__ word_t of_warps[WARPS];
-    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice);
+    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice, rows_each);
     const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
-    T* slots = ALIGNED ? x_shared : at_line(x_shared);
     ring.start(my, slots, taken != nullptr);
     Packed<T, VEC> x[VECTORS], weight[VECTORS], bias[VECTORS];
     const auto load_weights = [&](int n) {
@@ -312,7 +312,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void layer_nor
     };
     if (KEPT) load_weights(first);
     const T edge_weight = my.edge_of(weight_ptr), edge_bias = my.edge_of(bias_ptr);
-    T next_edge = my.x_edge(my.first), edge = next_edge, old_edge = edge;  // loaded a row ahead
+    T next_edge = my.x_edge(my.nth(0)), edge = next_edge, old_edge = edge;  // loaded a row ahead
 
     // Numbers of elements: of the block and the warp whose moments this lane combines, and of this thread,
     // and, as inverses, of its own warp and block. A row's edges are the first warp's.

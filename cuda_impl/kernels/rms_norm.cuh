@@ -173,15 +173,14 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rms_norm_packed_kerne
 template <typename T, bool ALIGNED, int SLOTS, int BLOCKS, int VECTORS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(
     const T* x_ptr, const T* weight_ptr, const T* windows_ptr, T* y_ptr, index_t M, index_t N,
-    index_t stride_xm, index_t pitch, int slice, int* taken, float eps) {
+    index_t stride_xm, index_t pitch, int slice, int rows_each, int* taken, float eps) {
 #if HAS_HOPPER_LEVELS
     constexpr int VEC = 16 / sizeof(T), TILE = THREADS * VECTORS * VEC;
     constexpr bool KEPT = SLOTS > 1;
-    DYNAMIC_SHARED(T, x_shared);
+    DYNAMIC_SHARED(T, slots);
     __shared__ RowRing<T, SLOTS, CLUSTER> ring;
-    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice);
+    const ClusterRows<T, ALIGNED, CLUSTER> my(x_ptr, y_ptr, M, N, stride_xm, slice, rows_each);
     const int thread = threadIdx.x, first = thread * VEC, columns = my.columns;
-    T* slots = ALIGNED ? x_shared : at_line(x_shared);
     ring.start(my, slots, taken != nullptr);
     Packed<T, VEC> x[VECTORS], weight[VECTORS];
     const auto load_weights = [&](int n) {
@@ -189,7 +188,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) CLUSTER_OF(CLUSTER) void rms_norm_
     };
     if (KEPT) load_weights(first);
     const T edge_weight = my.edge_of(weight_ptr);
-    T next_edge = my.x_edge(my.first), edge = next_edge, old_edge = edge;  // loaded a row ahead
+    T next_edge = my.x_edge(my.nth(0)), edge = next_edge, old_edge = edge;  // loaded a row ahead
     const float inverse_N = 1.0f / N;
 
     const auto reduce = [&](int n, int i) {

@@ -10,12 +10,14 @@
 // Four buffers of results are enough: a block that reduces row r has all results of row r - 2. So all blocks
 // have sent these, after they had written row r - 4.
 //
-// Rows are assigned round-robin to clusters, so that clusters at work access neighbouring rows. Persistent
-// clusters differ in speed by a third. They therefore take the rows after the first SLOTS from a counter: a
-// ticket is the number of a row. The first block takes it an iteration before the others need it.
+// A cluster has `rows_each` neighbouring rows. If that is 0, clusters are persistent, and rows are assigned
+// to them round-robin, so that those at work access neighbouring rows. They differ in speed by a third, and
+// therefore take the rows after the first SLOTS from a counter: a ticket is the number of a row. The first
+// block takes it an iteration before the others need it.
 #pragma once
 
 #include "bulk.cuh"
+#include "line.cuh"
 #include "norm.cuh"
 
 #if HAS_HOPPER_LEVELS
@@ -31,11 +33,17 @@ struct ClusterRows {
     index_t N, stride_xm;
     // rows: of the class. begin: the slice's first column in the row. Columns are so few that an int counts
     // them.
-    int first_m, first, clusters, rows, head, body, begin, edge, rank, columns, slice;
+    int first_m, first, clusters, rows_each, rows, head, body, begin, edge, rank, columns, slice;
 
-    __device__ __forceinline__
-    ClusterRows(const T* x, T* y, index_t M, index_t columns_of_row, index_t stride, int columns_of_slice)
-        : x_ptr(x), y_ptr(y), N(columns_of_row), stride_xm(stride), slice(columns_of_slice) {
+    __device__ __forceinline__ ClusterRows(
+        const T* x, T* y, index_t M, index_t columns_of_row, index_t stride, int columns_of_slice,
+        int rows_of_cluster)
+        : x_ptr(x),
+          y_ptr(y),
+          N(columns_of_row),
+          stride_xm(stride),
+          rows_each(rows_of_cluster),
+          slice(columns_of_slice) {
         rank = cluster_block_rank();
         const int cluster = blockIdx.x / CLUSTER;
         first_m = cluster % STEP;
@@ -51,8 +59,8 @@ struct ClusterRows {
     }
     // The n-th row of a cluster that takes none from a counter; `rows` behind its last.
     __device__ __forceinline__ int nth(int n) const {
-        const index_t i = first + static_cast<index_t>(n) * clusters;
-        return i < rows ? static_cast<int>(i) : rows;
+        const index_t each = rows_each, i = each > 0 ? first * each + n : first + index_t(n) * clusters;
+        return i < rows && (each == 0 || n < each) ? static_cast<int>(i) : rows;
     }
     __device__ __forceinline__ index_t row(int i) const { return first_m + static_cast<index_t>(i) * STEP; }
     __device__ __forceinline__ const T* x_row(int i) const { return x_ptr + row(i) * stride_xm; }
@@ -72,12 +80,6 @@ struct ClusterRows {
     }
 };
 
-// Dynamic shared memory from a line of 128 bytes on.
-template <typename T>
-__device__ __forceinline__ T* at_line(T* shared) {
-    return shared + (-shared_address(shared) & 127) / sizeof(T);
-}
-
 template <typename T, int SLOTS, int CLUSTER>
 struct RowRing {
     static constexpr int BUFFERS = 4, TICKETS = 8;
@@ -85,14 +87,12 @@ struct RowRing {
     word_t results[BUFFERS][CLUSTER], tickets[TICKETS];
     int place[TICKETS];  // of the cluster's n-th row in its class, n % TICKETS
 
-    // Where the slice of the n-th row is, the i-th of its class. If not ALIGNED: as far from a line of 128
-    // bytes as in global memory, so that copies between both move whole sectors; `slots` is at a line.
+    // Where the slice of the n-th row is, the i-th of its class. If not ALIGNED, a slot is a line longer.
     template <typename Rows>
     __device__ __forceinline__ T* slot(T* slots, int n, int i, const Rows& my) const {
         if constexpr (Rows::STEP == 1) return slots + n % SLOTS * my.slice;
-        constexpr int LINE = 128 / sizeof(T);
-        const word_t address = reinterpret_cast<word_t>(my.x_row(i) + my.begin);
-        return slots + n % SLOTS * (my.slice + LINE) + address / sizeof(T) % LINE;
+        T* slot = slots + n % SLOTS * (my.slice + LINE_BYTES / static_cast<int>(sizeof(T)));
+        return as_far_from_line(slot, my.x_row(i) + my.begin);
     }
     // By one thread: starts the copy of that slice, if there is such a row.
     template <typename Rows>

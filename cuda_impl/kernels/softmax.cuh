@@ -10,7 +10,7 @@
 //   ring     as split, and TMA prefetches the next chunks into shared memory: Hopper
 //
 // Rows of x are stride_xm elements apart, y is contiguous. ALIGNED: every row is whole 16-byte vectors,
-// aligned; else common.cuh's Parts says which elements of a row are. cluster and ring take aligned rows only.
+// aligned; else common.cuh's Parts says which elements of a row are. ring takes aligned rows only.
 #pragma once
 
 #include "running.cuh"

@@ -131,13 +131,14 @@ LINE_VECTORS = 8
 def cluster_shapes(op: str, ALIGNED: bool) -> list[ClusterShape]:
     """In the order of the rows that they hold; the last, of one slot, holds any."""
     layer_norm = op == "layer_norm"  # threads have a bias too: fewer of them, with more registers
-    shapes: list[ClusterShape] = [(4, 6, 4, 128, 2), (4, 3, 4, 256, 2)]
+    shapes: list[ClusterShape] = [(4, 6, 4, 128, 2)] if layer_norm else []
+    shapes += [(4, 3, 4, 256, 2)]
     if ALIGNED:
         wide = (3, 2, 8, 256) if layer_norm else (3, 2, 4, 512)
-        shapes += [(4, 3, 4, 256, 4), *((*wide, CLUSTER) for CLUSTER in (4, 8, 16))]
+        shapes += [(4, 3, 4, 256, 4), (4, 3, 4, 256, 8), (*wide, 8), (*wide, 16)]
     else:
-        shapes += [(3, 4, 8, 128, 4) if layer_norm else (3, 4, 4, 256, 4), (3, 5, 7, 128, 8)]
-        shapes += [(4, 4, 7, 128, 16), (4, 3, 4, 256, 16)] if layer_norm else [(3, 4, 4, 256, 16)]
+        wide = (3, 4, 8, 128) if layer_norm else (3, 4, 4, 256)
+        shapes += [(*wide, 4), (3, 5, 7, 128, 8), (*wide, 16)]
     return [*shapes, (3, 1, 8, 512, 16), (1, 1, 8, 512, 16)]
 
 
@@ -148,10 +149,9 @@ def cluster_shape(op: str, vectors: int, ALIGNED: bool) -> ClusterShape:
 
 
 def rows_of_a_cluster(op: str, ALIGNED: bool, CLUSTER: int) -> int:
-    """At most; 0: clusters are persistent. 16 blocks start together slowly, and weights take long to load."""
-    if op == "layer_norm" or CLUSTER == 16:
-        return 0
-    return 3 if ALIGNED else 2
+    """At most; 0: clusters are persistent, as two weights take long to load, and 16 blocks long to start."""
+    persistent = CLUSTER > 2 if op == "layer_norm" else ALIGNED and CLUSTER == 16
+    return 0 if persistent else 3
 
 
 def resident(x: Tensor, BLOCKS: int, CLUSTER: int) -> int:
@@ -186,16 +186,17 @@ def cluster(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters:
     classes = 1 if ALIGNED else VEC
     rows_of_class, resident_of_class = ceil_div(M, classes), max(1, resident(x, BLOCKS, CLUSTER) // classes)
     check_counts(rows_of_class)
-    rows = 1 if SLOTS == 1 else rows_of_a_cluster(op, ALIGNED, CLUSTER)
-    clusters = ceil_div(rows_of_class, rows) if rows else 0
-    clusters = min(rows_of_class, max(clusters, resident_of_class))
-    # What clusters do not fetch at their start they take from a counter.
-    counted = not rows and rows_of_class > SLOTS * clusters
+    rows_each = min(
+        1 if SLOTS == 1 else rows_of_a_cluster(op, ALIGNED, CLUSTER),
+        ceil_div(rows_of_class, resident_of_class),
+    )
+    clusters = ceil_div(rows_of_class, rows_each) if rows_each else min(rows_of_class, resident_of_class)
+    # What persistent clusters do not fetch at their start they take from a counter.
+    counted = not rows_each and rows_of_class > SLOTS * clusters
     taken = zeros((classes,), torch.int32, x.device) if counted else np.int64(0)
-    sizes = (*int64(M, N, x.stride(0), pitch), *int32(slice_vectors * VEC))
+    sizes = (*int64(M, N, x.stride(0), pitch), *int32(slice_vectors * VEC, rows_each))
     args = (x, *weights, *windows, y, *sizes, taken, np.float32(eps))
-    more = 0 if ALIGNED else LINE_VECTORS
-    shared_bytes = (SLOTS * (slice_vectors + more) + more) * 16
+    shared_bytes = SLOTS * (slice_vectors + (0 if ALIGNED else LINE_VECTORS)) * 16
     blocks = clusters * classes * CLUSTER
     run = kernels[0](x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
     return Plan(y, *launches, Launch(run, blocks, THREADS, args, shared_bytes, cluster=CLUSTER))

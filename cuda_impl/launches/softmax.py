@@ -127,25 +127,27 @@ def checked_for_tma(x: Tensor) -> Tensor:
     return x if in_vectors(x) else copied(x)
 
 
-CLUSTER_TILES = 26
-"""Tiles of 8 KB in a block's shared memory: 208 of 227 KB."""
+CLUSTER_SLICE = 208 * 1024
+"""Bytes of a row in a block's shared memory, of 227 KB."""
+LINE = 128
+"""Bytes: an unaligned slice starts as far from a line in shared memory as in global memory."""
+CLUSTER_SHAPES = {3072: (8, 64, 2), 7168: (4, 256, 2), 12288: (4, 256, 4), 28672: (4, 128, 8)}
+"""VECTORS and THREADS of a tile, and CLUSTER, for rows of up to so many vectors.
+
+As few blocks as leave room for four slices on a multiprocessor: one is read while others are reduced.
+"""
+LONGEST_SHAPE = (4, 64, 16)
 
 
-def cluster_shape(vectors: int, VEC: int) -> tuple[int, int]:
-    """THREADS and CLUSTER for rows of ``vectors`` vectors, 8 in a thread's registers at a time."""
-    # At most one tile per block of a long fp32 row, else two small ones, so that many blocks share a
-    # multiprocessor; more only beyond 16 blocks.
-    if VEC == 4 and 4096 < vectors <= 8 * 8 * 256:
-        return 256, next(size for size in (4, 8) if vectors <= size * 8 * 256)
-    return 64, next((size for size in (2, 4, 8) if vectors <= size * 2 * 8 * 64), 16)
-
-
-def cluster_shapes(T: torch.dtype, ALIGNED: bool) -> Iterator[tuple[int, int]]:
-    yield from dict.fromkeys(cluster_shape(1 << log2, 16 // T.itemsize) for log2 in range(18))
+def cluster_shape(vectors: int) -> tuple[int, int, int]:
+    """Of `CLUSTER_SHAPES`, for rows of ``vectors`` vectors."""
+    return next((shape for most, shape in CLUSTER_SHAPES.items() if vectors <= most), LONGEST_SHAPE)
 
 
 CLUSTERS = Kernel(
-    "softmax_cluster_kernel<{T}, {ALIGNED}, 8, {SHAPE}>", ALIGNED=(True, False), SHAPE=cluster_shapes
+    "softmax_cluster_kernel<{T}, {ALIGNED}, {SHAPE}>",
+    ALIGNED=(True, False),
+    SHAPE=(*CLUSTER_SHAPES.values(), LONGEST_SHAPE),
 )
 
 
@@ -154,17 +156,14 @@ def cluster(x: Tensor) -> Plan:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = as_output(checked(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
-    vectors = ceil_div(N, VEC)
-    THREADS, CLUSTER = SHAPE = cluster_shape(vectors, VEC)
-    # Whole tiles; of one tile per block equal slices, which start at lines of 128 bytes where rows do.
-    unit = 8 if THREADS == 256 else 8 * 64
-    slice_vectors = ceil_div(vectors, CLUSTER * unit) * unit
-    if slice_vectors > CLUSTER_TILES * 8 * 64:
-        most = 16 * CLUSTER_TILES * 8 * 64 * VEC
-        raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {most} columns")
-    args = (x, y, *int64(N, x.stride(0), slice_vectors * VEC))
+    _, THREADS, CLUSTER = SHAPE = cluster_shape(ceil_div(N, VEC))
+    slice_bytes = ceil_div(N * x.element_size(), CLUSTER * LINE) * LINE
+    if slice_bytes > CLUSTER_SLICE:
+        most = CLUSTER * CLUSTER_SLICE // x.element_size()
+        raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
+    args = (x, y, *int64(N, x.stride(0), slice_bytes // x.element_size()))
     run = CLUSTERS(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
-    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, slice_vectors * 16, cluster=CLUSTER))
+    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, slice_bytes + LINE, cluster=CLUSTER))
 
 
 RING = Kernel("softmax_ring_kernel<{T}, 8, 256, 3, 2, 2>")

@@ -169,36 +169,37 @@ static Tensor checked_for_tma(const py::object& x_object) {
     return in_vectors(x) ? x : dense(x);
 }
 
+template <typename T, bool ALIGNED, int VECTORS, int THREADS, int CLUSTER>
+static void launch_cluster(const Tensor& x, const Tensor& y) {
+    constexpr std::int64_t LINE = 128, MOST_BYTES = 208 * 1024;
+    const std::int64_t M = x.shape(0), N = x.shape(1), size = sizeof(T);
+    const std::int64_t slice_bytes = ceil_div(N * size, CLUSTER * LINE) * LINE;
+    if (slice_bytes > MOST_BYTES) {
+        not_taken(
+            "N=" + std::to_string(N) + ": the shared memory of " + std::to_string(CLUSTER) +
+            " blocks holds " + std::to_string(CLUSTER * MOST_BYTES / size) + " columns");
+    }
+    // An unaligned slice starts as far from a line in shared memory as in global memory.
+    launch(
+        x, {M * CLUSTER, THREADS, int(slice_bytes + LINE), CLUSTER},
+        softmax_cluster_kernel<T, ALIGNED, VECTORS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
+        x.stride(0), slice_bytes / size);
+}
+
 // The blocks of a cluster share a row: up to 16 x 208 KB.
 static py::object cluster(py::object x_object) {
     const Tensor x = as_output(checked(x_object)), y = x.empty_like();
-    const std::int64_t M = x.shape(0), N = x.shape(1);
     if (y.numel() == 0) return y.object;
     dispatch_aligned(x, [&](auto zero, auto ALIGNED_) {
         using T = decltype(zero);
         constexpr bool ALIGNED = ALIGNED_;
-        constexpr int VECTORS = 8, THREADS = 64;
-        constexpr int BLOCK_N = THREADS * VECTORS * 16 / sizeof(T);  // 8 KB
-        const std::int64_t tiles = ceil_div(N, BLOCK_N);
-        // At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
-        // blocks.
-        const auto launch_cluster = [&](auto CLUSTER) {
-            const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
-            if (slice_tiles > 26) {
-                not_taken(
-                    "N=" + std::to_string(N) + ": the shared memory of 16 blocks holds " +
-                    std::to_string(16 * 26 * BLOCK_N) + " columns");
-            }
-            const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
-            launch(
-                x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
-                softmax_cluster_kernel<T, ALIGNED, VECTORS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
-                x.stride(0), slice_tiles * BLOCK_N);
-        };
-        if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
-        if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());
-        if (tiles <= 8 * 2) return launch_cluster(std::integral_constant<int, 8>());
-        return launch_cluster(std::integral_constant<int, 16>());
+        const std::int64_t vectors = ceil_div(x.shape(1), 16 / sizeof(T));
+        // As few blocks as leave room for four slices on a multiprocessor.
+        if (vectors <= 3072) return launch_cluster<T, ALIGNED, 8, 64, 2>(x, y);
+        if (vectors <= 7168) return launch_cluster<T, ALIGNED, 4, 256, 2>(x, y);
+        if (vectors <= 12288) return launch_cluster<T, ALIGNED, 4, 256, 4>(x, y);
+        if (vectors <= 28672) return launch_cluster<T, ALIGNED, 4, 128, 8>(x, y);
+        launch_cluster<T, ALIGNED, 4, 64, 16>(x, y);
     });
     return y.object;
 }

@@ -25,6 +25,8 @@ from pathlib import Path
 WHERE = {
     "huge": {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"},
     "gluon": {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"},
+    "many tiles": {"with_gpu": "", "needs": "more tiles than a GPU has multiprocessors"},
+    "late": {"with_gpu": "", "needs": "a result that is late: on a GPU it is there in time"},
     "race": {"without_gpu": "apart", "with_gpu": "racecheck", "sign_with_gpu": "Race reported"},
 }
 """Where a mistake shows: fields of its `Mutation`."""

@@ -4,25 +4,20 @@
 // loads all tiles into shared memory; each is reduced as it lands. Each block sends its partial sum into the
 // shared memory of all, and writes its slice when all partial sums have arrived. TMA copies whole 16-byte
 // vectors, the body of a row; the first block has its edges. Rows of x start as far from a 16-byte boundary
-// as y's; slice is a multiple of VEC.
+// as y's; slice is a multiple of VEC. Shared memory has a line more than the slice.
 #pragma once
 
-#include "hopper.cuh"
+#include "line.cuh"
 #include "softmax/tile.cuh"
 
-// Registers for a tile of loads in flight: large blocks have one tile each.
-template <int THREADS>
-constexpr int CLUSTER_BLOCKS = THREADS == 256 ? 3 : 0;
-
 template <typename T, bool ALIGNED, int VECTORS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS, (CLUSTER_BLOCKS<THREADS>))
-    CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
-        const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
+__global__ __launch_bounds__(THREADS) CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(
+    const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
 #if HAS_HOPPER_LEVELS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * VECTORS * VEC;
-    constexpr int MOST_TILES = 32;
-    DYNAMIC_SHARED(T, x_shared);
+    constexpr int MOST_TILES = 52;  // 208 KB in the smallest
+    DYNAMIC_SHARED(T, shared);
     __shared__ mbarrier_t full[MOST_TILES];
     __shared__ mbarrier_t arrived;
     __shared__ word_t block_results[CLUSTER];
@@ -35,6 +30,8 @@ __global__ __launch_bounds__(THREADS, (CLUSTER_BLOCKS<THREADS>))
     const index_t begin = rank * slice, left = parts.body - begin;
     const int columns = static_cast<int>(left < 0 ? 0 : left < slice ? left : slice);
     const int tiles = (columns + BLOCK_N - 1) / BLOCK_N;
+    const T* x_slice = x_row + parts.head + begin;
+    T* x_shared = ALIGNED ? shared : as_far_from_line(shared, x_slice);
 
     if (threadIdx.x == 0) {
         for (int tile = 0; tile < tiles; ++tile) mbarrier_init(&full[tile], 1);
@@ -45,7 +42,7 @@ __global__ __launch_bounds__(THREADS, (CLUSTER_BLOCKS<THREADS>))
             const int n = tile * BLOCK_N;
             const unsigned bytes = min(columns - n, BLOCK_N) * sizeof(T);
             mbarrier_arrive_expect_bytes(&full[tile], bytes);
-            bulk_copy_to_shared(x_shared + n, x_row + parts.head + begin + n, bytes, &full[tile]);
+            bulk_copy_to_shared(x_shared + n, x_slice + n, bytes, &full[tile]);
         }
     }
     __syncthreads();
