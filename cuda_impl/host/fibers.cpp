@@ -211,7 +211,6 @@ class Block {
     void exit_thread();
     std::string stuck() const;
     bool wrote_past_shared() const;
-    Memory static_shared();
     static std::string place();
 
     Launch& launch_;
@@ -243,14 +242,14 @@ class Launch {
   public:
     Launch(
         dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
-        const void* object, bool overwrites)
+        void (*allocate)(), bool overwrites)
         : grid(grid),
           block(block),
           cluster(cluster),
           shared_bytes(shared_bytes),
           thread(thread),
           state(state),
-          object(object),
+          allocate(allocate),
           overwrites(overwrites) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
         reverse = order != nullptr && std::strstr(order, "reverse") != nullptr;
@@ -285,6 +284,7 @@ class Launch {
         if (error_.empty()) error_ = message;
     }
     bool failed() const { return !error_.empty(); }
+    const void* object() const { return reinterpret_cast<const void*>(allocate); }  // an address within it
     unsigned threads() const { return block.x * block.y * block.z; }
     std::uint64_t blocks() const { return std::uint64_t(grid.x) * grid.y * grid.z; }
 
@@ -296,7 +296,7 @@ class Launch {
     const std::size_t shared_bytes;
     void (*const thread)(void*);
     void* const state;
-    const void* const object;
+    void (*const allocate)();
     const bool overwrites;
     bool reverse;  // the last thread of a block first
     bool apart;    // a warp runs to its next barrier before the next warp runs
@@ -408,7 +408,10 @@ bool Block::run(uint3 index, std::uint64_t linear) {
     unit_state_.reset();
     warps_.assign((alive_ + LANES - 1) / LANES, {});
     // Shared memory is not initialised to zeros: all ones is NaN.
-    if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
+    if (static_shared_.start == nullptr) {
+        launch_.allocate();
+        static_shared_ = thread_locals(launch_.object());
+    }
     if (launch_.overwrites && static_shared_.start != nullptr) {
         std::memset(static_shared_.start, 0xff, static_shared_.bytes);
     }
@@ -636,7 +639,6 @@ unsigned Block::cluster_rank() const {
 void Block::cluster_arrive() {
     Barrier& barrier = launch_.cluster_barriers[linear_ / launch_.cluster];
     running_->arrivals = barrier.round + 1;
-    static_shared();  // others may access it from now on
     if (++barrier.arrived < launch_.cluster * launch_.threads()) return;
     barrier.arrived = 0;
     ++barrier.round;
@@ -646,14 +648,6 @@ void Block::cluster_arrive() {
 void Block::cluster_wait() {
     Barrier& barrier = launch_.cluster_barriers[linear_ / launch_.cluster];
     while (barrier.round < running_->arrivals) wait_on(&barrier, "barrier.cluster.wait");
-}
-
-// Null until a thread of a block has run on the calling thread, unless there is none.
-Memory Block::static_shared() {
-    if (static_shared_.start == nullptr && static_shared_.bytes != 0) {
-        static_shared_ = thread_locals(launch_.object);
-    }
-    return static_shared_;
 }
 
 Block& Block::of_cluster(unsigned rank) {
@@ -671,7 +665,7 @@ void* Block::in_block(void* shared, unsigned rank) {
         const bool inside = start != nullptr && offset >= 0 && std::size_t(offset) < own.bytes;
         return inside ? static_cast<char*>(start) + offset : nullptr;
     };
-    void* place = same(static_shared(), other.static_shared_.start);
+    void* place = same(static_shared_, other.static_shared_.start);
     if (place == nullptr) place = same({dynamic_shared(), launch_.shared_bytes}, other.dynamic_shared());
     if (place == nullptr)
         fail("mapa: the address is not in shared memory, or the other block has not started");
@@ -703,7 +697,8 @@ void Block::fail(const std::string& message) {
 // Ends the launch if `code`, where a signal came, is in the kernel itself: other code may hold a lock.
 void Block::stop(std::uintptr_t code) {
     Dl_info running, kernel;
-    if (dladdr(reinterpret_cast<void*>(code), &running) == 0 || dladdr(launch_.object, &kernel) == 0) return;
+    if (dladdr(reinterpret_cast<void*>(code), &running) == 0 || dladdr(launch_.object(), &kernel) == 0)
+        return;
     if (running.dli_fbase != kernel.dli_fbase) return;
     signal(SIGUSR1, SIG_IGN);
     fail("stopped at +" + std::to_string(code - reinterpret_cast<std::uintptr_t>(kernel.dli_fbase)));
@@ -714,7 +709,6 @@ bool Block::reverse_order() const {
 }
 
 void Block::moment(Moment& now) {
-    static_shared();
     now = {
         running_->linear,
         barrier_.round,
@@ -793,9 +787,9 @@ class Stoppable {
 
 std::string run(
     dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
-    const void* object, bool overwrites) {
+    void (*allocate)(), bool overwrites) {
     const Stoppable stoppable;
-    return Launch(grid, block, cluster, shared_bytes, thread, state, object, overwrites).run();
+    return Launch(grid, block, cluster, shared_bytes, thread, state, allocate, overwrites).run();
 }
 
 Votes sync_threads(bool predicate, const char* call) {

@@ -32,13 +32,13 @@ namespace host {
 
 constexpr unsigned LANES = 32;
 
-// Runs thread(state) for every thread of every block. Returns an empty string, or an error message. `object`
-// is any address within the shared object whose thread-local variables are __shared__. If no others are, they
-// are overwritten before every block, so that no block reads what a previous one left.
-// `cluster`: so many blocks next to each other form one.
+// Runs thread(state) for every thread of every block. Returns an empty string, or an error message.
+// `allocate` is a function of the shared object whose thread-local variables are __shared__: called on the
+// thread of a block, it allocates them. If no others are thread-local, they are overwritten before every
+// block: on a GPU too, no block finds zeros there. `cluster`: so many blocks next to each other form one.
 std::string run(
     dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void (*thread)(void*), void* state,
-    const void* object, bool overwrites);
+    void (*allocate)(), bool overwrites);
 
 // ---- functions for the running thread; `call` is the CUDA function's name for the deadlock message ----
 

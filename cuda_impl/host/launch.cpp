@@ -83,7 +83,8 @@ int answer(
     std::string error = unfit(parameters, count, request.arguments, request.count);
     if (error.empty()) error = invalid(grid, block, request.cluster, request.shared_bytes);
     if (error.empty()) {
-        error = run(grid, block, request.cluster, request.shared_bytes, thread, state, request.object, true);
+        error =
+            run(grid, block, request.cluster, request.shared_bytes, thread, state, request.allocate, true);
     }
     request.error[error.copy(request.error, request.error_bytes - 1)] = '\0';
     return error.empty() ? 0 : 1;

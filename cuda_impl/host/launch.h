@@ -14,10 +14,9 @@ namespace host {
 
 constexpr int MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the maximum of any GPU
 
-// Its address: the calling operating-system thread has its copy of the object's __shared__ variables from
-// then on, also for another block of the cluster.
+// Gives the calling operating-system thread its copy of the object's __shared__ variables.
 static __thread char of_object;
-inline void allocate_static_shared() {
+static void allocate_static_shared() {
     asm volatile("" : : "r"(&of_object));
 }
 
@@ -30,13 +29,9 @@ std::string launch(
     const std::tuple<Parameters...>& arguments) {
     const std::string error = invalid(grid, block, cluster, shared_bytes);
     if (!error.empty()) return error;
-    auto thread = [&] {
-        allocate_static_shared();
-        std::apply(kernel, arguments);
-    };
+    auto thread = [&] { std::apply(kernel, arguments); };
     const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
-    const auto* const object = reinterpret_cast<const void*>(kernel);
-    return run(grid, block, cluster, shared_bytes, one, &thread, object, false);
+    return run(grid, block, cluster, shared_bytes, one, &thread, &allocate_static_shared, false);
 }
 
 // The kind of one argument: 'i' or 'f' for a number of stated size, 'P' for an address or a plain integer of
@@ -84,7 +79,7 @@ struct Request {
     std::size_t count;
     char* error;  // receives the error message
     std::size_t error_bytes;
-    const void* object;  // as for `run`
+    void (*allocate)();  // as for `run`
 };
 
 // Validates the request and runs thread(state) for every thread. Returns 1 on error.
@@ -95,10 +90,7 @@ int answer(
 template <typename... Parameters, std::size_t... Index>
 int launch_packed(void (*kernel)(Parameters...), const Request& request, std::index_sequence<Index...>) {
     static constexpr Parameter parameters[] = {parameter<std::remove_cv_t<Parameters>>()..., {}};
-    auto thread = [&] {
-        allocate_static_shared();
-        kernel(unpack<std::remove_cv_t<Parameters>>(request.arguments[Index])...);
-    };
+    auto thread = [&] { kernel(unpack<std::remove_cv_t<Parameters>>(request.arguments[Index])...); };
     const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
     return answer(request, parameters, sizeof...(Parameters), one, &thread);
 }
@@ -117,9 +109,8 @@ int launch_packed(void (*kernel)(Parameters...), const Request& request) {
     extern "C" int host_launch(                                                                     \
         const unsigned* grid, const unsigned* block, unsigned cluster, std::size_t shared_bytes,    \
         const host::Argument* arguments, std::size_t count, char* error, std::size_t error_bytes) { \
-        const host::Request request = {                                                             \
-            grid,         block,       cluster,                                                     \
-            shared_bytes, arguments,   count,                                                       \
-            error,        error_bytes, reinterpret_cast<const void*>(&host_launch)};                \
+        const host::Request request = {grid,         block,       cluster,                          \
+                                       shared_bytes, arguments,   count,                            \
+                                       error,        error_bytes, &host::allocate_static_shared};   \
         return host::launch_packed(host_kernel, request);                                           \
     }

@@ -57,6 +57,13 @@ __global__ void early_exit(int* y) {
     y[threadIdx.x] = seen;
 }
 
+// Reads shared memory that nothing has written, and leaves zeros there.
+__global__ void unwritten(float* y) {
+    __shared__ float values[32];
+    y[blockIdx.x * 32 + threadIdx.x] = values[threadIdx.x];
+    values[threadIdx.x] = 0.0f;
+}
+
 // Every block waits for the next one's flag, which is raised after it has used its shared memory.
 __global__ void chain(volatile int* flags, int* y) {
     __shared__ int mine[32];
@@ -134,6 +141,12 @@ def test_blocks_that_wait_for_later_ones_keep_their_shared_memory() -> None:
     flags, y = torch.zeros(blocks, dtype=torch.int32), torch.zeros(blocks, 32, dtype=torch.int32)
     launch("chain", blocks, 32, flags.data_ptr(), y.data_ptr())
     assert torch.equal(y, (torch.arange(blocks)[:, None] * 100 + torch.arange(31, -1, -1)).int())
+
+
+def test_no_block_finds_zeros_in_shared_memory() -> None:
+    y = torch.zeros(3, 32)
+    launch("unwritten", 3, 32, y.data_ptr())
+    assert y.isnan().all()
 
 
 @for_each(
