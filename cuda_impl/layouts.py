@@ -75,6 +75,26 @@ def packed_shape(x: Tensor) -> tuple[int, int]:
     raise NotImplementedError(f"N={N}: registers hold rows of up to {most} such columns")
 
 
+LINE_BYTES = 128
+"""As in ``kernels/line.cuh``. An unaligned slice has a line more of shared memory than it fills."""
+MOST_SLICE_BYTES = 208 * 1024
+"""Of a row in a block's shared memory, of 227 KB."""
+
+
+def slice_of_row(x: Tensor, CLUSTER: int) -> int:
+    """Bytes of a row of ``x[M,N]`` that each of CLUSTER blocks has in shared memory: whole lines.
+
+    Raises:
+        NotImplementedError: the row is longer than they hold.
+    """
+    N, size = x.size(1), x.element_size()
+    slice_bytes = ceil_div(N * size, CLUSTER * LINE_BYTES) * LINE_BYTES
+    if slice_bytes > MOST_SLICE_BYTES:
+        most = CLUSTER * MOST_SLICE_BYTES // size
+        raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
+    return slice_bytes
+
+
 def has_aligned_rows(x: Tensor) -> bool:
     """Whether rows are contiguous, 16-byte aligned and apart, as TMA requires."""
     apart = x.stride(0) >= x.size(1) and x.stride(0) * x.element_size() % 16 == 0

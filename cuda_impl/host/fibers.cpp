@@ -667,8 +667,7 @@ void* Block::in_block(void* shared, unsigned rank) {
     };
     void* place = same(static_shared_, other.static_shared_.start);
     if (place == nullptr) place = same({dynamic_shared(), launch_.shared_bytes}, other.dynamic_shared());
-    if (place == nullptr)
-        fail("mapa: the address is not in shared memory, or the other block has not started");
+    if (place == nullptr) fail("mapa: the address is not in shared memory");
     return place;
 }
 

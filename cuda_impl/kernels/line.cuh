@@ -1,11 +1,11 @@
-// Where in shared memory a slice of an unaligned row lies.
+// Lines of memory, and where in shared memory a slice of an unaligned row lies between them.
 #pragma once
 
 #include "hopper.cuh"
 
-#if HAS_HOPPER_LEVELS
+constexpr int LINE_BYTES = 128;  // the longest that TMA swizzles
 
-constexpr int LINE_BYTES = 128;
+#if HAS_HOPPER_LEVELS
 
 // `shared` moved on by less than a line, to where it is as far from a line as `global`: copies between both
 // by TMA then move whole sectors of 32 bytes. Both are aligned to 16 bytes.

@@ -1,9 +1,8 @@
 // A ring of stages in shared memory, which TMA fills with 128-byte swizzle (sm_90a).
 #pragma once
 
+#include "line.cuh"
 #include "wgmma.cuh"
-
-constexpr int LINE_BYTES = 128;  // the longest that TMA swizzles
 
 #if HAS_WGMMA_LEVELS
 

@@ -12,12 +12,14 @@ from compare.device import multiprocessors
 from cuda_impl.buffers import Tensor, empty, empty_like, zeros
 from cuda_impl.launch import Argument, Kernel, Launch, Offset, Plan, ceil_div, check_counts, int32, int64
 from cuda_impl.layouts import (
+    LINE_BYTES,
     PACKED_SHAPES,
     as_output,
     contiguous_rows,
     in_vectors,
     packed,
     packed_shape,
+    slice_of_row,
     vector,
 )
 
@@ -123,9 +125,6 @@ def packed_rows(op: str, kernels: list[Kernel], eps: float, x: Tensor, **paramet
 
 ClusterShape = tuple[int, int, int, int, int]
 """SLOTS, BLOCKS, VECTORS, THREADS and CLUSTER."""
-MOST_SLICE_VECTORS = 208 * 1024 // 16
-LINE_VECTORS = 8
-"""Of 128 bytes. Unaligned, a slot has as many more than a slice, so that it starts as far from a line."""
 
 
 def cluster_shapes(op: str, ALIGNED: bool) -> list[ClusterShape]:
@@ -177,10 +176,7 @@ def cluster(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters:
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
     vectors, ALIGNED = ceil_div(N, VEC), in_vectors(x)
     SLOTS, BLOCKS, _, THREADS, CLUSTER = SHAPE = cluster_shape(op, vectors, ALIGNED)
-    slice_vectors = ceil_div(vectors, CLUSTER * LINE_VECTORS) * LINE_VECTORS
-    if slice_vectors > MOST_SLICE_VECTORS:
-        most = CLUSTER * MOST_SLICE_VECTORS * VEC
-        raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
+    slice_bytes = slice_of_row(x, CLUSTER)
     weights, windows, pitch, launches = with_windows(kernels[1], ALIGNED, N, parameters)
     # All rows of a cluster are of one class: they start alike between 16-byte boundaries.
     classes = 1 if ALIGNED else VEC
@@ -194,9 +190,9 @@ def cluster(op: str, kernels: list[Kernel], eps: float, x: Tensor, **parameters:
     # What persistent clusters do not fetch at their start they take from a counter.
     counted = not rows_each and rows_of_class > SLOTS * clusters
     taken = zeros((classes,), torch.int32, x.device) if counted else np.int64(0)
-    sizes = (*int64(M, N, x.stride(0), pitch), *int32(slice_vectors * VEC, rows_each))
+    sizes = (*int64(M, N, x.stride(0), pitch), *int32(slice_bytes // x.element_size(), rows_each))
     args = (x, *weights, *windows, y, *sizes, taken, np.float32(eps))
-    shared_bytes = SLOTS * (slice_vectors + (0 if ALIGNED else LINE_VECTORS)) * 16
+    shared_bytes = SLOTS * (slice_bytes + (0 if ALIGNED else LINE_BYTES))
     blocks = clusters * classes * CLUSTER
     run = kernels[0](x.dtype, ALIGNED=ALIGNED, SHAPE=SHAPE)
     return Plan(y, *launches, Launch(run, blocks, THREADS, args, shared_bytes, cluster=CLUSTER))

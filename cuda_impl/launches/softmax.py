@@ -11,12 +11,14 @@ from compare.device import multiprocessors, shared_bytes_of_a_block
 from cuda_impl.buffers import Tensor, copied, empty_like, zeros
 from cuda_impl.launch import CLUSTERED, Kernel, Launch, Plan, ceil_div, int32, int64, variant
 from cuda_impl.layouts import (
+    LINE_BYTES,
     PACKED_SHAPES,
     VECS,
     as_output,
     contiguous_rows,
     in_vectors,
     packed_shape,
+    slice_of_row,
     vector,
 )
 
@@ -127,10 +129,6 @@ def checked_for_tma(x: Tensor) -> Tensor:
     return x if in_vectors(x) else copied(x)
 
 
-CLUSTER_SLICE = 208 * 1024
-"""Bytes of a row in a block's shared memory, of 227 KB."""
-LINE = 128
-"""Bytes: an unaligned slice starts as far from a line in shared memory as in global memory."""
 CLUSTER_SHAPES = {3072: (8, 64, 2), 7168: (4, 256, 2), 12288: (4, 256, 4), 28672: (4, 128, 8)}
 """VECTORS and THREADS of a tile, and CLUSTER, for rows of up to so many vectors.
 
@@ -157,13 +155,10 @@ def cluster(x: Tensor) -> Plan:
     x = as_output(checked(x))
     y, (M, N), VEC = empty_like(x), x.shape, vector(x)
     _, THREADS, CLUSTER = SHAPE = cluster_shape(ceil_div(N, VEC))
-    slice_bytes = ceil_div(N * x.element_size(), CLUSTER * LINE) * LINE
-    if slice_bytes > CLUSTER_SLICE:
-        most = CLUSTER * CLUSTER_SLICE // x.element_size()
-        raise NotImplementedError(f"N={N}: the shared memory of {CLUSTER} blocks holds {most} columns")
+    slice_bytes = slice_of_row(x, CLUSTER)
     args = (x, y, *int64(N, x.stride(0), slice_bytes // x.element_size()))
     run = CLUSTERS(x.dtype, ALIGNED=in_vectors(x), SHAPE=SHAPE)
-    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, slice_bytes + LINE, cluster=CLUSTER))
+    return Plan(y, Launch(run, M * CLUSTER, THREADS, args, slice_bytes + LINE_BYTES, cluster=CLUSTER))
 
 
 RING = Kernel("softmax_ring_kernel<{T}, 8, 256, 3, 2, 2>")

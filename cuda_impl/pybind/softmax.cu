@@ -171,9 +171,9 @@ static Tensor checked_for_tma(const py::object& x_object) {
 
 template <typename T, bool ALIGNED, int VECTORS, int THREADS, int CLUSTER>
 static void launch_cluster(const Tensor& x, const Tensor& y) {
-    constexpr std::int64_t LINE = 128, MOST_BYTES = 208 * 1024;
+    constexpr std::int64_t MOST_BYTES = 208 * 1024;
     const std::int64_t M = x.shape(0), N = x.shape(1), size = sizeof(T);
-    const std::int64_t slice_bytes = ceil_div(N * size, CLUSTER * LINE) * LINE;
+    const std::int64_t slice_bytes = ceil_div(N * size, CLUSTER * LINE_BYTES) * LINE_BYTES;
     if (slice_bytes > MOST_BYTES) {
         not_taken(
             "N=" + std::to_string(N) + ": the shared memory of " + std::to_string(CLUSTER) +
@@ -181,7 +181,7 @@ static void launch_cluster(const Tensor& x, const Tensor& y) {
     }
     // An unaligned slice starts as far from a line in shared memory as in global memory.
     launch(
-        x, {M * CLUSTER, THREADS, int(slice_bytes + LINE), CLUSTER},
+        x, {M * CLUSTER, THREADS, int(slice_bytes + LINE_BYTES), CLUSTER},
         softmax_cluster_kernel<T, ALIGNED, VECTORS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
         x.stride(0), slice_bytes / size);
 }

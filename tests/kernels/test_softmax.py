@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from compare.model.op import case
-from cuda_impl.launches.softmax import CLUSTER_SHAPES, CLUSTER_SLICE
+from cuda_impl.launches.softmax import CLUSTER_SHAPES
+from cuda_impl.layouts import MOST_SLICE_BYTES
 from on_device import assert_correct
 from rows import labelled
 
-MOST = 16 * CLUSTER_SLICE // 2
+MOST = 16 * MOST_SLICE_BYTES // 2
 """Columns of 16 bits that 16 blocks hold."""
 
 
