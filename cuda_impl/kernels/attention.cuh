@@ -8,6 +8,7 @@
 //   specialized  a producer warp fetches, two or three consumer warpgroups multiply in turn (ping-pong)
 //   overlapped   softmax of a tile also overlaps with the same warpgroup's p @ v of the previous one
 //   persistent   one block per multiprocessor; causal tiles longest first; prefetch while o is stored
+//   speculative  weights from the maximum of earlier tiles; the sums tell where that was too low
 #pragma once
 
 #include "attention/01_naive.cuh"
@@ -17,3 +18,4 @@
 #include "attention/05_specialized.cuh"
 #include "attention/06_overlapped.cuh"
 #include "attention/07_persistent.cuh"
+#include "attention/08_speculative.cuh"

@@ -252,3 +252,22 @@ PERSISTENT = specialized_kernel("persistent", STAGES=5)
 def persistent(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 5) -> Plan:
     """One block per multiprocessor; longest tiles first."""
     return on_hopper(PERSISTENT, checked(q, k, v, causal), BLOCK_N, STAGES, persistent=True)
+
+
+SPECULATIVE_KEYS = {64: 96, 128: 128}
+"""BLOCK_N by D: registers hold the weights of two tiles."""
+SPECULATIVE = Kernel(
+    "attention_speculative_kernel<{T}, {D}, {TILE}>",
+    (torch.bfloat16,),
+    D=HEAD_SIZES,
+    TILE=lambda T, D: [tile_of(D, SPECULATIVE_KEYS[D], 5)],
+)
+
+
+@variant(OP, "speculative", kernels=[SPECULATIVE, PERSISTENT, ONLINE], **HOPPER)
+def speculative(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
+    """Softmax with the maximum of earlier tiles.  fp16 has no room for it: as persistent."""
+    if q.dtype is torch.float16:
+        return persistent.plan(q, k, v, causal=causal)
+    a = checked(q, k, v, causal)
+    return on_hopper(SPECULATIVE, a, SPECULATIVE_KEYS[q.size(3)], 5, persistent=True)

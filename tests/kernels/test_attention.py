@@ -9,7 +9,7 @@ import torch
 
 from compare.model.op import Implementation
 from on_device import each_of, outputs_of
-from ops.attention import visible_pairs
+from ops.attention import oracle, oracle_lse, visible_pairs
 
 pytestmark = pytest.mark.thorough
 
@@ -27,6 +27,32 @@ def test_a_score_of_infinity_reaches_its_row_only(impl: Implementation, device: 
     assert lse[0, 0, 0] == -math.inf
     assert o[0, 1].isnan().all()
     assert torch.equal(o[0, ::2, 0, 0].cpu(), torch.tensor([0, 1], dtype=torch.float16))
+
+
+@each_of("attention", where=lambda impl: impl.level != "vendor")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("step", [0.05, 2.0, 40.0])
+def test_scores_may_grow_along_the_keys(
+    impl: Implementation, device: torch.device, step: float, dtype: torch.dtype
+) -> None:
+    """By a little, or from tile to tile by more than an fp32 exponential holds: in the last two rows.
+
+    Those of the first eight are equal, those of the next fall.  Then there is a row where the key 250 has a
+    score of infinity; in the others it has -infinity.
+    """
+    q, k, v = (torch.zeros(1, S, 1, 64) for S in (12, 300, 300))
+    q[0, :, 0, :2] = torch.tensor([[0, -1]] * 8 + [[-1, -1], [0, 1], [1, -1], [0.5, -1]])
+    k[0, :, 0, 0] = torch.arange(300) * step
+    k[0, 250, 0, 1] = math.inf
+    v[0, :, 0] = torch.arange(300)[:, None] % 7
+    inputs = [x.to(device, dtype) for x in (q, k, v)]
+    try:
+        o, lse = (x.cpu().double() for x in outputs_of(impl.given({"causal": False}), inputs))
+    except NotImplementedError as refusal:
+        pytest.skip(str(refusal))
+    exact = [x.cpu().double() for x in inputs]
+    torch.testing.assert_close(o, oracle(*exact, False), rtol=0, atol=0.05, equal_nan=True)
+    torch.testing.assert_close(lse, oracle_lse(*exact, False), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_visible_pairs_are_those_of_the_mask() -> None:

@@ -148,7 +148,7 @@ EFFORT = {
         *("triton.tiled", "triton.autotuned", "triton.persistent", "triton.gluon"),
         *("cupy.tensor_core", "cupy.specialized", "cupy.tma_store"),
     ),
-    "attention": ("triton.pipelined", "triton.gluon", "cupy.tensor_core", "cupy.persistent"),
+    "attention": ("triton.pipelined", "triton.gluon", "cupy.tensor_core", "cupy.speculative"),
     "fp8_matmul": ("triton.tiled", "triton.persistent", "triton.gluon", "cupy.multicast"),
 }
 """By op the rows that are compared with its library's."""

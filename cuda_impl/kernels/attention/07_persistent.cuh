@@ -24,16 +24,12 @@ struct Order {
     }
 };
 
-#endif
-
-// Grid: persistent. Warpgroups as in specialized. A block's first tile is its own; next_tile, 0 at first,
-// counts those taken later.
-template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_persistent_kernel(
-    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
-    int Sq, int Skv, int Hq, int Hk, int causal) {
-#if HAS_WGMMA_LEVELS
+// Persistent blocks. Warpgroups as in specialized. A block's first tile is its own; next_tile, 0 at first,
+// counts those taken later. SPECULATIVE: as in level 8.
+template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES, bool SPECULATIVE>
+__device__ __forceinline__ void attend_persistently(
+    const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, T* o_ptr, float* lse_ptr,
+    unsigned long long* next_tile, int B, int Sq, int Skv, int Hq, int Hk, int causal) {
     constexpr int BLOCK_M = CONSUMERS * GROUP_M, Q_BYTES = BLOCK_M * D * 2, BYTES = BLOCK_N * D * 2;
     static_assert(STAGES >= 3, "v's stage is released after the next tile of v has landed");
     DYNAMIC_SHARED(unsigned char, shared);
@@ -102,7 +98,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         const auto release = [&](mbarrier_t* of) {
             if (threadIdx.x % WARPGROUP == 0) mbarrier_arrive(of);
         };
-        if (consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
+        if (!SPECULATIVE && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
@@ -133,21 +129,36 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
             softmax.update(s, 0, unmasked);
             round_p<T>(p, s);
             int v = next_stage();
+            // Speculative, the weights of one tile and of the next are in registers of their own, and the loop
+            // has two tiles: ptxas lets no register move into one that wgmma reads.
+            constexpr int TILES = SPECULATIVE ? 2 : 1;
+#pragma unroll TILES
             for (int n = 1; n < tiles_n; ++n) {
                 const int k = next_stage();
-                named_barrier_sync<2 * WARPGROUP>(1 + consumer);
+                if constexpr (!SPECULATIVE) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
                 multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
                 multiply_pv<T>(o, p, stages + v * BYTES);
-                named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
+                if constexpr (!SPECULATIVE) {
+                    named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
+                }
                 wgmma_wait_group<1>(s);
                 release(&empty[k]);
-                softmax.update(s, n * BLOCK_N, unmasked);
+                unsigned next_p[BLOCK_N / 4];
+                const bool guessed = SPECULATIVE && softmax.guess(next_p, s, n * BLOCK_N, unmasked);
+                if (!guessed) softmax.update(s, n * BLOCK_N, unmasked);
+                if (SPECULATIVE && !guessed) round_p<T>(next_p, s);
                 const int v_next = next_stage();
                 wgmma_wait_group<0>(o);
                 release(&empty[v]);
                 v = v_next;
-                softmax.rescale(o);
-                round_p<T>(p, s);
+                if (!guessed) softmax.rescale(o);
+                if constexpr (SPECULATIVE) {
+                    keep_until_here(p);
+#pragma unroll
+                    for (int i = 0; i < BLOCK_N / 4; ++i) p[i] = next_p[i];
+                } else {
+                    round_p<T>(p, s);
+                }
             }
             release(&q_empty[q_stage]);
             multiply_pv<T>(o, p, stages + v * BYTES);
@@ -159,5 +170,18 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
             wgmma_wait_group<0>(s);
         }
     }
+}
+
+#endif  // HAS_WGMMA_LEVELS
+
+// Grid: persistent.
+template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_persistent_kernel(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
+    int Sq, int Skv, int Hq, int Hk, int causal) {
+#if HAS_WGMMA_LEVELS
+    attend_persistently<T, D, CONSUMERS, BLOCK_N, STAGES, false>(
+        q_map, k_map, v_map, o_ptr, lse_ptr, next_tile, B, Sq, Skv, Hq, Hk, causal);
 #endif
 }

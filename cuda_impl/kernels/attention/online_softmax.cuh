@@ -46,11 +46,35 @@ struct Softmax {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     float& element = s[4 * j + 2 * h + i];
-                    element = exp2f(element * SCALE_LOG2 - subtract);
+                    element = exp2f(fmaf(element, SCALE_LOG2, -subtract));
                     sum[h] += element;
                 }
             }
         }
+    }
+
+    // p = exp2(s * SCALE_LOG2 - max), rounded to T, with the maximum of earlier tiles. True if that is high
+    // enough for all rows of the warp: no weight is negative, so none is above its thread's sum of the row.
+    // In bf16, 2^32 is as precise as 1. Else, also with a NaN or without a maximum yet, s is still there for
+    // `update`.
+    template <int COUNT>
+    __device__ __forceinline__ bool guess(unsigned (&p)[COUNT / 2], float (&s)[COUNT], int n, int unmasked) {
+        if (n + 2 * COUNT > unmasked) mask(s, n);
+        constexpr float MOST = 4294967296.0f;
+        float in_tile[2] = {};
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 2) {
+            const int h = i / 2 % 2;
+            const float left = exp2f(fmaf(s[i], SCALE_LOG2, -max[h]));
+            const float right = exp2f(fmaf(s[i + 1], SCALE_LOG2, -max[h]));
+            in_tile[h] += left;
+            in_tile[h] += right;
+            p[i / 2] = to_x2<T>(left, right);
+        }
+        if (!__all_sync(FULL_WARP, in_tile[0] <= MOST && in_tile[1] <= MOST)) return false;
+        sum[0] += in_tile[0];
+        sum[1] += in_tile[1];
+        return true;
     }
 
     template <int COUNT>
