@@ -36,6 +36,25 @@ def test_few_tiles_are_split_and_large_products_have_large_tiles(
     assert (tile.SPLIT > 1, tile.BLOCK_M * tile.BLOCK_N >= 128 * 128) == (is_split, is_large)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "by_rows", "aligned"),
+    [
+        ((3000, 5000, 2056), (True, True), (16, 128)),
+        ((3000, 5000, 2056), (True, False), (16, 16)),  # both along K
+        ((3000, 5000, 2056), (False, False), (128, 16)),
+        ((3000, 5120, 2056), (True, True), (16, 16)),  # on lines
+        ((1000, 1000, 1000), (True, True), (16, 16)),  # the copy would take longer than it saves
+    ],
+)
+def test_an_operand_across_the_terms_is_copied_to_lines_where_that_pays(
+    sizes: tuple[int, int, int], by_rows: tuple[bool, bool], aligned: tuple[int, int]
+) -> None:
+    M, N, K = sizes
+    lines = (K if by_rows[0] else M, N if by_rows[1] else K)
+    chosen = triton.fastest_tile(triton.SPLIT_K_TILES, M, N, K, lines, by_rows, PROCESSORS)
+    assert chosen[1] == aligned
+
+
 @pytest.mark.parametrize(("M", "rows"), [(1, {16}), (40, {16, 32, 48}), (100, {96, 112, 128})])
 def test_tiles_much_higher_than_c_are_left_out(M: int, rows: set[int]) -> None:
     possible_rows = {tile.BLOCK_M for tile in possible(cuda.SPLIT_K_TILES, M, 4096)}

@@ -19,7 +19,6 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.counts import cdiv, check_counts, check_strides, grid_1d
 from triton_impl.matmul import (
-    H200,
     SPLIT_K_TILES,
     by_split_k,
     fastest_tile,
@@ -171,11 +170,11 @@ def persistent_launch(x: torch.Tensor, w: torch.Tensor, M: int, N: int) -> tuple
 
 
 def operands(
-    x: torch.Tensor, w: torch.Tensor
+    x: torch.Tensor, w: torch.Tensor, aligned: tuple[int, int] = (16, 16)
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int], tuple[bool, bool]]:
-    """x and w as TMA takes them, their leading strides, and whether each is row-major."""
+    """x and w as TMA takes them, aligned to so many bytes, their leading strides, and whether row-major."""
     check_coordinates(M=x.shape[0], N=w.shape[1], K=x.shape[1])
-    (x, X_BY_ROWS, ldx), (w, W_BY_ROWS, ldw) = matrix_for_tma(x), matrix_for_tma(w)
+    (x, X_BY_ROWS, ldx), (w, W_BY_ROWS, ldw) = map(matrix_for_tma, (x, w), aligned)
     allocate_descriptors_on(x.device)
     return (x, w), (ldx, ldw), (X_BY_ROWS, W_BY_ROWS)
 
@@ -222,7 +221,8 @@ def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     if K == 0:
         return tensor_core(x, w, bias)  # TMA does not take an empty matrix
     (x, w), strides, by_rows = operands(x, w)
-    chosen = fastest_tile(H200, TILES, M, N, K, strides, multiprocessors(x.device))
+    chosen, aligned = fastest_tile(TILES, M, N, K, strides, by_rows, multiprocessors(x.device))
+    (x, w), strides, by_rows = operands(x, w, aligned)
     if chosen.BLOCK_M < 128:
         return by_split_k(x, w, y, chosen, bias_gelu, bias)
     programs, tile = persistent_launch(x, w, M, N)

@@ -20,6 +20,7 @@ Every kernel takes both strides of a and b; c is contiguous.  fp32 products have
 from __future__ import annotations
 
 import functools
+import itertools
 
 import torch
 import triton
@@ -35,7 +36,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from compare.arguments import check_product
 from compare.device import arch, capability, multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
-from compare.tiles import Machine, Tile, fastest
+from compare.tiles import LINE, Machine, Tile, fastest, predicted_us
 from triton_impl.counts import cdiv, check_counts, check_strides
 from triton_impl.tma import allocate_descriptors_on, check_coordinates, rows_for_tma
 
@@ -531,12 +532,12 @@ def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-def matrix_for_tma(x: torch.Tensor) -> tuple[torch.Tensor, bool, int]:
+def matrix_for_tma(x: torch.Tensor, align_bytes: int = 16) -> tuple[torch.Tensor, bool, int]:
     """``x`` or an aligned copy, whether it is row-major (else column-major), and its leading stride."""
     if x.stride(1) == 1 or x.stride(0) != 1:
-        x = rows_for_tma(x)
+        x = rows_for_tma(x, align_bytes)
         return x, True, x.stride(0)
-    x = rows_for_tma(x.t()).t()
+    x = rows_for_tma(x.t(), align_bytes).t()
     return x, False, x.stride(1)
 
 
@@ -623,7 +624,38 @@ SPLIT_K_TILES = (
 )
 """With times on an H200, as those of `H200`: `tools/docs/tiles.py` fits them.  Above 64 rows: by Gluon."""
 H200 = Machine(LAUNCH_US=1.30, START_US=4.29, DRAM=4.29e6, L2=19.2e6, UNALIGNED=2.59, OVERLAP=1.85)
-fastest_tile = functools.lru_cache(fastest)
+COPY_US, COPIED = 2.0, 3.2e6
+"""To launch a copy of an operand, and its bytes per microsecond, read and written."""
+
+
+@functools.lru_cache
+def fastest_tile(
+    tiles: tuple[Tile, ...],
+    M: int,
+    N: int,
+    K: int,
+    lines: tuple[int, int],
+    by_rows: tuple[bool, bool],
+    processors: int,
+) -> tuple[Tile, tuple[int, int]]:
+    """The tile of the least predicted time, and the alignment of a's and of b's rows for it, in bytes.
+
+    128: an operand whose rows begin between lines, and lie across K, is copied.  A box of TMA touches twice
+    as many of its lines, and a program loads all boxes itself; in CUDA the blocks of a cluster share them.
+    Of rows along K the next step reads on in the same lines.
+    """
+
+    def of(aligned: tuple[int, int]) -> tuple[float, Tile]:
+        copied = [align == 128 and line % LINE > 0 for align, line in zip(aligned, lines, strict=True)]
+        starts = [LINE if copy else line for copy, line in zip(copied, lines, strict=True)]
+        args = M, N, K, (starts[0], starts[1]), processors
+        tile = fastest(H200, tiles, *args)
+        copies = [COPY_US + 4 * K * size / COPIED for copy, size in zip(copied, (M, N), strict=True) if copy]
+        return predicted_us(H200, tile, *args) + sum(copies), tile
+
+    choices = itertools.product((16,) if by_rows[0] else (16, 128), (16, 128) if by_rows[1] else (16,))
+    aligned = min(choices, key=lambda choice: of(choice)[0])
+    return of(aligned)[1], aligned
 
 
 def can_overlap(device: torch.device) -> bool:
@@ -688,14 +720,16 @@ def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
     check_halves(a, M, N, K)
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    (a, _, lda), (b, _, ldb) = matrix_for_tma(a), matrix_for_tma(b)
+    (a, A_BY_ROWS, lda), (b, B_BY_ROWS, ldb) = matrix_for_tma(a), matrix_for_tma(b)
     name = arch(a.device)
     tiles = SPLIT_K_TILES if name is not None and capability(name) == 90 else SPLIT_K_TILES[:-3]
     if TILE > len(tiles):  # noqa: SIM300 - the parameter is what is judged
         raise NotImplementedError(f"TILE={TILE}: Gluon's tiles need sm_90; TILE=1 to {len(tiles)} need none")
     tile = SPLIT_K_TILES[TILE - 1]
     if TILE == 0:
-        tile = fastest_tile(H200, tiles, M, N, K, (lda, ldb), multiprocessors(a.device))
+        lines, by_rows = (lda, ldb), (A_BY_ROWS, B_BY_ROWS)
+        tile, aligned = fastest_tile(tiles, M, N, K, lines, by_rows, multiprocessors(a.device))
+        a, b = (x for x, *_ in map(matrix_for_tma, (a, b), aligned))
     if tile.BLOCK_M > 64:
         return by_gluon(a, b, c, tile.BLOCK_M, tile.BLOCK_N, tile.STAGES)
     return by_split_k(a, b, c, tile)

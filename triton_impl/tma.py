@@ -44,14 +44,14 @@ def copy_rows_kernel(x_ptr, y_ptr, N, stride_xm, stride_ym, BLOCK: tl.constexpr)
     tl.store(y_ptr + m * stride_ym + n, tl.load(x_ptr + m * stride_xm + n, mask=n < N), mask=n < N)
 
 
-def rows_for_tma(x: torch.Tensor) -> torch.Tensor:
+def rows_for_tma(x: torch.Tensor, align_bytes: int = 16) -> torch.Tensor:
     """``x[M,N]`` as `for_tma`; rows of a copy start on lines of 128 bytes, the fewest lines for a TMA box.
 
-    The kernel takes half as long as ``copy_`` where rows start anywhere: 21 us, not 42, for 16-bit elements,
-    4099 x 4097, on an H200.
+    ``align_bytes``: with 128, so do those of what it returns.  The kernel takes half as long as ``copy_``
+    where rows start anywhere: 21 us, not 42, for 16-bit elements, 4099 x 4097, on an H200.
     """
     M, N = x.shape
-    vector, line = 16 // x.element_size(), 128 // x.element_size()
+    vector, line = align_bytes // x.element_size(), 128 // x.element_size()
     if x.stride(1) == 1 and x.stride(0) >= N and x.stride(0) % vector == 0 and x.data_ptr() % 16 == 0:
         return x
     y = x.new_empty((M, cdiv(N, line) * line))[:, :N]

@@ -129,8 +129,8 @@ __device__ __forceinline__ void attend_persistently(
             softmax.update(s, 0, unmasked);
             round_p<T>(p, s);
             int v = next_stage();
-            // Speculative, the weights of one tile and of the next are in registers of their own, and the loop
-            // has two tiles: ptxas lets no register move into one that wgmma reads.
+            // Speculative, the weights of one tile and of the next are in registers of their own, and the
+            // loop has two tiles: ptxas lets no register move into one that wgmma reads.
             constexpr int TILES = SPECULATIVE ? 2 : 1;
 #pragma unroll TILES
             for (int n = 1; n < tiles_n; ++n) {

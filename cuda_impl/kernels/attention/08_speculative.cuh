@@ -1,7 +1,8 @@
-// attention, level 8, speculative. Change: the weights of a tile are computed with the maximum of earlier tiles,
-// so that no thread looks for one first. A row's sum, which is needed anyway, tells whether the maximum was
-// too low for a weight to fit. Then, seldom after the first tile, the warp does softmax again from the scores.
-// Without the search for the maximum, softmax is so short that the consumers need not multiply in turn.
+// attention, level 8, speculative. Change: the weights of a tile are computed with the maximum of earlier
+// tiles, so that no thread looks for one first. A row's sum, which is needed anyway, tells whether the
+// maximum was too low for a weight to fit. Then, seldom after the first tile, the warp does softmax again
+// from the scores. Without the search for the maximum, softmax is so short that the consumers need not
+// multiply in turn.
 #pragma once
 
 #include "attention/07_persistent.cuh"
