@@ -24,7 +24,8 @@ def source() -> str:
     part = text[text.index("async_load = tma.") : text.index("\nOutputs = ")]
     # A tensor of the CPU has no layout.
     return (
-        part.replace("s.type.layout", "None")
+        part.replace("row_sum.type.layout", "None")
+        .replace("s.type.layout", "None")
         .replace("(b * Hq + h).to(gl.int64)", "(b * Hq + h)")
         .replace("b.to(gl.int64)", "b")
     )
