@@ -290,15 +290,15 @@ def attention_pipelined_kernel(
 # As CUDA's persistent: a producer warp, CONSUMERS warpgroups, softmax(j) under p @ v of tile j - 1, and one
 # program per multiprocessor.  Only register allocation and addressing are left to the compiler.  sm_90a.
 #
-# Guessed maximum: from the second tile of keys on, the weights use the maximum of the tiles before.  If their
-# sums show that none overflows, the tile's own maximum is not computed and o is not rescaled.
+# As in CUDA's speculative, for bf16: from the second tile of keys on, weights use the maximum of the tiles
+# before.  If their sums show that it is high enough, the tile's own is not computed, and o not rescaled.
 
 # Triton 3.9 renamed these.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
-MOST_SUM = gl.constexpr(2.0**14)  # of a lane's weights of a row and tile, for a guess to stay: fp16 holds it
+MOST_SUM = gl.constexpr(2.0**32)  # of a lane's weights of a row and tile, for a guess to stay
 
 
 @gluon.jit
@@ -444,6 +444,7 @@ def consume(
     P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     WARPS: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])  # each thread has all elements
     T: gl.constexpr = kv_tiles.dtype
+    GUESS: gl.constexpr = gl.bfloat16 == T
     o_tile = o_tiles.index(CONSUMER)
     stage, phase, q_stage, q_phase = 0, 0, 0, 0
 
@@ -480,23 +481,31 @@ def consume(
             k_stage = stage
             stage, phase = advance(stage, phase, STAGES)
             s = hide_keys(s, (steps - 1 - step) * BLOCK_N, first, m, sizes, CAUSAL, BLOCK_N)
-            p = gl.exp2(s * scale - row_max[:, None])
-            tile_sum = lane_sums(p)
-            fits = gl.where(tile_sum <= MOST_SUM, 1, 0).reshape([4, ROWS])  # by warp; NaN does not fit
-            warps_fit.index(CONSUMER).store(gl.min(fits, 1))
-            mbarrier.wait(full.index(stage), phase)  # its barrier is also that of warps_fit
-            fits = gl.min(warps_fit.index(CONSUMER).load(WARPS), 0)
+            if GUESS:
+                p = gl.exp2(s * scale - row_max[:, None])
+                tile_sum = lane_sums(p)
+                fits = gl.where(tile_sum <= MOST_SUM, 1, 0).reshape([4, ROWS])  # by warp; NaN does not fit
+                warps_fit.index(CONSUMER).store(gl.min(fits, 1))
+            else:
+                p, keep, row_max, row_sum = softmax_step(s, row_max, row_sum, scale)
+            # A branch: without it ptxas moves the exponentials behind the wait for o.  It also has a barrier.
+            mbarrier.wait(full.index(stage), phase)
+            if GUESS:
+                fits = gl.min(warps_fit.index(CONSUMER).load(WARPS), 0)
             o = hopper.warpgroup_mma_wait(0, [o_next])
             mbarrier.arrive(empty.index(v_stage), count=1)
             v_stage = stage
             stage, phase = advance(stage, phase, STAGES)
-            if fits:
-                row_sum += tile_sum
-            else:  # s is computed again: p has its registers
-                s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
-                s = hopper.warpgroup_mma_wait(0, [s_next])
-                s = hide_keys(s, (steps - 1 - step) * BLOCK_N, first, m, sizes, CAUSAL, BLOCK_N)
-                p, keep, row_max, row_sum = softmax_step(s, row_max, row_sum, scale)
+            if GUESS:
+                if fits:
+                    row_sum += tile_sum
+                else:  # s is computed again: p has its registers
+                    s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+                    s = hopper.warpgroup_mma_wait(0, [s_next])
+                    s = hide_keys(s, (steps - 1 - step) * BLOCK_N, first, m, sizes, CAUSAL, BLOCK_N)
+                    p, keep, row_max, row_sum = softmax_step(s, row_max, row_sum, scale)
+                    o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
+            else:
                 o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
             mbarrier.arrive(empty.index(k_stage), count=1)
             p16 = gl.convert_layout(p.to(T), P)
