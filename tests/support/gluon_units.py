@@ -217,11 +217,6 @@ def maximum_along(x: torch.Tensor, axis: int) -> Any:
     return x.amax(axis) if x.is_floating_point() else int(x.amax(axis))
 
 
-def minimum_along(x: torch.Tensor, axis: int) -> Any:
-    least = x.amin(axis)
-    return least if least.ndim > 0 or x.is_floating_point() else int(least)
-
-
 def load(
     at: TensorPointer, mask: Any = True, other: float = 0, eviction_policy: str = ""
 ) -> torch.Tensor:  # a wrong address is an IndexError
@@ -260,8 +255,8 @@ def names(programs: int) -> dict[str, Any]:
         program_id=lambda _: Scalar(here.program), num_programs=lambda _: programs,
         allocate_shared_memory=allocate, warp_specialize=warp_specialize,
         cdiv=lambda a, b: -(-a // b), minimum=least, maximum=maximum, where=where,
-        max=maximum_along, min=minimum_along, sum=torch.sum, exp2=torch.exp2, log2=torch.log2,
-        zeros_like=torch.zeros_like, log=torch.log, rsqrt=torch.rsqrt, num_warps=lambda: 4, load=load,
+        max=maximum_along, sum=torch.sum, exp2=torch.exp2, log2=torch.log2, zeros_like=torch.zeros_like,
+        log=torch.log, rsqrt=torch.rsqrt, num_warps=lambda: 4, load=load,
         arange=lambda begin, end, _: torch.arange(begin, end).as_subclass(Values),
         full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
         zeros=lambda shape, dtype, _: torch.zeros(shape, dtype=dtype).as_subclass(Values),
