@@ -25,8 +25,8 @@ struct Order {
 };
 
 // Persistent blocks. Warpgroups as in specialized. A block's first tile is its own; next_tile, 0 at first,
-// counts those taken later. SPECULATIVE: as in level 8.
-template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES, bool SPECULATIVE>
+// counts those taken later. Online: the softmax of a thread's rows, here or of level 8.
+template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES, typename Online>
 __device__ __forceinline__ void attend_persistently(
     const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, T* o_ptr, float* lse_ptr,
     unsigned long long* next_tile, int B, int Sq, int Skv, int Hq, int Hk, int causal) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void attend_persistently(
         const auto release = [&](mbarrier_t* of) {
             if (threadIdx.x % WARPGROUP == 0) mbarrier_arrive(of);
         };
-        if (!SPECULATIVE && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
+        if (!Online::GUESSES && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
@@ -123,7 +123,7 @@ __device__ __forceinline__ void attend_persistently(
         while (true) {
             const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
             float o[D / 2] = {};
-            Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
+            Online softmax(tile, tile.m + consumer * GROUP_M);
             const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
             release(&empty[first]);
             softmax.update(s, 0, unmasked);
@@ -131,31 +131,34 @@ __device__ __forceinline__ void attend_persistently(
             int v = next_stage();
             // Speculative, the weights of one tile and of the next are in registers of their own, and the
             // loop has two tiles: ptxas lets no register move into one that wgmma reads.
-            constexpr int TILES = SPECULATIVE ? 2 : 1;
+            constexpr int TILES = Online::GUESSES ? 2 : 1;
 #pragma unroll TILES
             for (int n = 1; n < tiles_n; ++n) {
                 const int k = next_stage();
-                if constexpr (!SPECULATIVE) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
+                if constexpr (!Online::GUESSES) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
                 multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
                 multiply_pv<T>(o, p, stages + v * BYTES);
-                if constexpr (!SPECULATIVE) {
+                if constexpr (!Online::GUESSES) {
                     named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
                 }
                 wgmma_wait_group<1>(s);
                 release(&empty[k]);
                 unsigned next_p[BLOCK_N / 4];
-                const bool guessed = SPECULATIVE && softmax.guess(next_p, s, n * BLOCK_N, unmasked);
+                bool guessed = false;
+                if constexpr (Online::GUESSES) guessed = softmax.guess(next_p, s, n * BLOCK_N, unmasked);
                 if (!guessed) softmax.update(s, n * BLOCK_N, unmasked);
-                if (SPECULATIVE && !guessed) round_p<T>(next_p, s);
+                if (Online::GUESSES && !guessed) round_p<T>(next_p, s);
                 const int v_next = next_stage();
                 wgmma_wait_group<0>(o);
                 release(&empty[v]);
                 v = v_next;
                 if (!guessed) softmax.rescale(o);
-                if constexpr (SPECULATIVE) {
-                    keep_until_here(p);
+                if constexpr (Online::GUESSES) {
 #pragma unroll
-                    for (int i = 0; i < BLOCK_N / 4; ++i) p[i] = next_p[i];
+                    for (int i = 0; i < BLOCK_N / 4; ++i) {
+                        asm volatile("" : "+r"(p[i])::"memory");  // what wgmma has read: no move before
+                        p[i] = next_p[i];
+                    }
                 } else {
                     round_p<T>(p, s);
                 }
@@ -181,7 +184,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
     int Sq, int Skv, int Hq, int Hk, int causal) {
 #if HAS_WGMMA_LEVELS
-    attend_persistently<T, D, CONSUMERS, BLOCK_N, STAGES, false>(
+    attend_persistently<T, D, CONSUMERS, BLOCK_N, STAGES, Softmax<T, D>>(
         q_map, k_map, v_map, o_ptr, lse_ptr, next_tile, B, Sq, Skv, Hq, Hk, causal);
 #endif
 }

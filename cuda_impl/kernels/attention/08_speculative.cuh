@@ -7,6 +7,41 @@
 
 #include "attention/07_persistent.cuh"
 
+#if HAS_WGMMA_LEVELS
+
+template <typename T, int D>
+struct GuessingSoftmax : Softmax<T, D> {
+    using Base = Softmax<T, D>;
+    using Base::Base, Base::max, Base::sum, Base::SCALE_LOG2;
+    static constexpr bool GUESSES = true;
+
+    // p = exp2(s * SCALE_LOG2 - max), rounded to T, with the maximum of earlier tiles. True if that is high
+    // enough for all rows of the warp: no weight is negative, so none is above its thread's sum of the row.
+    // In bf16, 2^32 is as precise as 1. Else, also with a NaN or without a maximum yet, s is still there for
+    // `update`.
+    template <int COUNT>
+    __device__ __forceinline__ bool guess(unsigned (&p)[COUNT / 2], float (&s)[COUNT], int n, int unmasked) {
+        if (n + 2 * COUNT > unmasked) this->mask(s, n);
+        constexpr float MOST = 4294967296.0f;
+        float in_tile[2] = {};
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 2) {
+            const int h = i / 2 % 2;
+            const float left = exp2f(fmaf(s[i], SCALE_LOG2, -max[h]));
+            const float right = exp2f(fmaf(s[i + 1], SCALE_LOG2, -max[h]));
+            in_tile[h] += left;
+            in_tile[h] += right;
+            p[i / 2] = to_x2<T>(left, right);
+        }
+        if (!__all_sync(FULL_WARP, in_tile[0] <= MOST && in_tile[1] <= MOST)) return false;
+        sum[0] += in_tile[0];
+        sum[1] += in_tile[1];
+        return true;
+    }
+};
+
+#endif  // HAS_WGMMA_LEVELS
+
 // Grid: persistent.
 template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_speculative_kernel(
@@ -14,7 +49,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_spec
     const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
     int Sq, int Skv, int Hq, int Hk, int causal) {
 #if HAS_WGMMA_LEVELS
-    attend_persistently<T, D, CONSUMERS, BLOCK_N, STAGES, true>(
+    attend_persistently<T, D, CONSUMERS, BLOCK_N, STAGES, GuessingSoftmax<T, D>>(
         q_map, k_map, v_map, o_ptr, lse_ptr, next_tile, B, Sq, Skv, Hq, Hk, causal);
 #endif
 }

@@ -49,11 +49,4 @@ __device__ __forceinline__ void multiply_pv(
     wgmma_commit_group();
 }
 
-// Weights that wgmma has read until the wait before this: their registers hold nothing else until here.
-template <int WORDS>
-__device__ __forceinline__ void keep_until_here(unsigned (&p)[WORDS]) {
-#pragma unroll
-    for (int i = 0; i < WORDS; ++i) asm volatile("" : "+r"(p[i])::"memory");
-}
-
 #endif  // HAS_WGMMA_LEVELS

@@ -11,6 +11,7 @@ constexpr int GROUP_M = 64;  // rows of q of four warps
 template <typename T, int D>
 struct Softmax {
     static constexpr float SCALE_LOG2 = SCALE<D> * 1.4426950408889634f;
+    static constexpr bool GUESSES = false;  // as level 8's does
 
     float max[2] = {negative_infinity(), negative_infinity()};  // of s * SCALE_LOG2
     float sum[2] = {0.0f, 0.0f};
@@ -51,30 +52,6 @@ struct Softmax {
                 }
             }
         }
-    }
-
-    // p = exp2(s * SCALE_LOG2 - max), rounded to T, with the maximum of earlier tiles. True if that is high
-    // enough for all rows of the warp: no weight is negative, so none is above its thread's sum of the row.
-    // In bf16, 2^32 is as precise as 1. Else, also with a NaN or without a maximum yet, s is still there for
-    // `update`.
-    template <int COUNT>
-    __device__ __forceinline__ bool guess(unsigned (&p)[COUNT / 2], float (&s)[COUNT], int n, int unmasked) {
-        if (n + 2 * COUNT > unmasked) mask(s, n);
-        constexpr float MOST = 4294967296.0f;
-        float in_tile[2] = {};
-#pragma unroll
-        for (int i = 0; i < COUNT; i += 2) {
-            const int h = i / 2 % 2;
-            const float left = exp2f(fmaf(s[i], SCALE_LOG2, -max[h]));
-            const float right = exp2f(fmaf(s[i + 1], SCALE_LOG2, -max[h]));
-            in_tile[h] += left;
-            in_tile[h] += right;
-            p[i / 2] = to_x2<T>(left, right);
-        }
-        if (!__all_sync(FULL_WARP, in_tile[0] <= MOST && in_tile[1] <= MOST)) return false;
-        sum[0] += in_tile[0];
-        sum[1] += in_tile[1];
-        return true;
     }
 
     template <int COUNT>
