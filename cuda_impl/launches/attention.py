@@ -267,7 +267,7 @@ SPECULATIVE = Kernel(
 @variant(OP, "speculative", kernels=[SPECULATIVE, PERSISTENT, ONLINE], **HOPPER)
 def speculative(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Plan:
     """Softmax with the maximum of earlier tiles.  fp16 has no room for it: as persistent."""
+    a = checked(q, k, v, causal)
     if q.dtype is torch.float16:
         return persistent.plan(q, k, v, causal=causal)
-    a = checked(q, k, v, causal)
     return on_hopper(SPECULATIVE, a, SPECULATIVE_KEYS[q.size(3)], 5, persistent=True)
