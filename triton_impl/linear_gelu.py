@@ -222,7 +222,8 @@ def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return tensor_core(x, w, bias)  # TMA does not take an empty matrix
     (x, w), strides, by_rows = operands(x, w)
     chosen, aligned = fastest_tile(TILES, M, N, K, strides, by_rows, multiprocessors(x.device))
-    (x, w), strides, by_rows = operands(x, w, aligned)
+    if 128 in aligned:
+        (x, w), strides, by_rows = operands(x, w, aligned)
     if chosen.BLOCK_M < 128:
         return by_split_k(x, w, y, chosen, bias_gelu, bias)
     programs, tile = persistent_launch(x, w, M, N)

@@ -645,16 +645,17 @@ def fastest_tile(
     Of rows along K the next step reads on in the same lines.
     """
 
-    def of(aligned: tuple[int, int]) -> tuple[float, Tile]:
-        copied = [align == 128 and line % LINE > 0 for align, line in zip(aligned, lines, strict=True)]
-        starts = [LINE if copy else line for copy, line in zip(copied, lines, strict=True)]
-        args = M, N, K, (starts[0], starts[1]), processors
+    def of(aligned: tuple[int, ...]) -> tuple[float, Tile]:
+        a_line, b_line = (LINE if to == 128 else line for to, line in zip(aligned, lines, strict=True))
+        args = M, N, K, (a_line, b_line), processors
         tile = fastest(H200, tiles, *args)
-        copies = [COPY_US + 4 * K * size / COPIED for copy, size in zip(copied, (M, N), strict=True) if copy]
-        return predicted_us(H200, tile, *args) + sum(copies), tile
+        copied = [K * size for to, size in zip(aligned, (M, N), strict=True) if to == 128]
+        copies = sum(COPY_US + 4 * elements / COPIED for elements in copied)
+        return predicted_us(H200, tile, *args) + copies, tile
 
-    choices = itertools.product((16,) if by_rows[0] else (16, 128), (16, 128) if by_rows[1] else (16,))
-    aligned = min(choices, key=lambda choice: of(choice)[0])
+    across = not by_rows[0], by_rows[1]
+    choices = [(16, 128) if lies and line % LINE else (16,) for lies, line in zip(across, lines, strict=True)]
+    aligned = min(itertools.product(*choices), key=lambda choice: of(choice)[0])
     return of(aligned)[1], aligned
 
 
@@ -729,7 +730,8 @@ def split_k(a: torch.Tensor, b: torch.Tensor, *, TILE: int = 0) -> torch.Tensor:
     if TILE == 0:
         lines, by_rows = (lda, ldb), (A_BY_ROWS, B_BY_ROWS)
         tile, aligned = fastest_tile(tiles, M, N, K, lines, by_rows, multiprocessors(a.device))
-        a, b = (x for x, *_ in map(matrix_for_tma, (a, b), aligned))
+        if 128 in aligned:
+            a, b = (x for x, *_ in map(matrix_for_tma, (a, b), aligned))
     if tile.BLOCK_M > 64:
         return by_gluon(a, b, c, tile.BLOCK_M, tile.BLOCK_N, tile.STAGES)
     return by_split_k(a, b, c, tile)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -147,11 +147,13 @@ GROUP_M = 64
 WARPGROUP = 128
 
 
-def hopper_kernel(variant: str, TILE: Mapping[int, tuple[int, ...]]) -> Kernel:
+def hopper_kernel(
+    variant: str, TILE: Mapping[int, tuple[int, ...]], dtypes: Sequence[torch.dtype] = HALVES
+) -> Kernel:
     """Of operands by TMA; ``TILE``: its further template arguments, by D."""
     return Kernel(
         f"attention_{variant}_kernel<{{T}}, {{D}}, {{TILE}}>",
-        HALVES,
+        dtypes,
         D=HEAD_SIZES,
         TILE=lambda T, D: [TILE[D]],
     )
@@ -256,12 +258,8 @@ def persistent(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, BLOCK_N: int = 
 
 SPECULATIVE_KEYS = {64: 96, 128: 128}
 """BLOCK_N by D: registers hold the weights of two tiles."""
-SPECULATIVE = Kernel(
-    "attention_speculative_kernel<{T}, {D}, {TILE}>",
-    (torch.bfloat16,),
-    D=HEAD_SIZES,
-    TILE=lambda T, D: [tile_of(D, SPECULATIVE_KEYS[D], 5)],
-)
+SPECULATIVE_TILE = {D: tile_of(D, keys, 5) for D, keys in SPECULATIVE_KEYS.items()}
+SPECULATIVE = hopper_kernel("speculative", SPECULATIVE_TILE, [torch.bfloat16])
 
 
 @variant(OP, "speculative", kernels=[SPECULATIVE, PERSISTENT, ONLINE], **HOPPER)

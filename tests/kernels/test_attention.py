@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -14,15 +15,20 @@ from ops.attention import oracle, oracle_lse, visible_pairs
 pytestmark = pytest.mark.thorough
 
 
+def attention(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """o and lse, not causal; the test is skipped where the implementation does not take such inputs."""
+    try:
+        return outputs_of(impl.given({"causal": False}), inputs)
+    except NotImplementedError as refusal:
+        pytest.skip(str(refusal))
+
+
 @each_of("attention", where=lambda impl: impl.level != "vendor")
 def test_a_score_of_infinity_reaches_its_row_only(impl: Implementation, device: torch.device) -> None:
     """A row whose every score is -inf sees no key, and one of +inf makes NaN."""
     q, k, v = (torch.ones(1, 3, 1, 64, dtype=torch.float16, device=device) for _ in range(3))
     q[0, 0, 0, 0], q[0, 1, 0, 0] = -math.inf, math.inf
-    try:
-        o, lse = outputs_of(impl.given({"causal": False}), (q, k, v))
-    except NotImplementedError as refusal:
-        pytest.skip(str(refusal))
+    o, lse = attention(impl, (q, k, v))
     assert lse[0, 0].isnan().tolist() == [False, True, False]
     assert lse[0, 0, 0] == -math.inf
     assert o[0, 1].isnan().all()
@@ -46,10 +52,7 @@ def test_scores_may_grow_along_the_keys(
     k[0, 250, 0, 1] = math.inf
     v[0, :, 0] = torch.arange(300)[:, None] % 7
     inputs = [x.to(device, dtype) for x in (q, k, v)]
-    try:
-        o, lse = (x.cpu().double() for x in outputs_of(impl.given({"causal": False}), inputs))
-    except NotImplementedError as refusal:
-        pytest.skip(str(refusal))
+    o, lse = (x.cpu().double() for x in attention(impl, inputs))
     exact = [x.cpu().double() for x in inputs]
     torch.testing.assert_close(o, oracle(*exact, False), rtol=0, atol=0.05, equal_nan=True)
     torch.testing.assert_close(lse, oracle_lse(*exact, False), rtol=1e-5, atol=1e-5, equal_nan=True)

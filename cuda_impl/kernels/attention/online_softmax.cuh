@@ -11,7 +11,7 @@ constexpr int GROUP_M = 64;  // rows of q of four warps
 template <typename T, int D>
 struct Softmax {
     static constexpr float SCALE_LOG2 = SCALE<D> * 1.4426950408889634f;
-    static constexpr bool GUESSES = false;  // as level 8's does
+    static constexpr bool GUESSES = false;  // the maximum: level 8's does
 
     float max[2] = {negative_infinity(), negative_infinity()};  // of s * SCALE_LOG2
     float sum[2] = {0.0f, 0.0f};
