@@ -152,7 +152,7 @@ __device__ __forceinline__ void attend_persistently(
                 wgmma_wait_group<0>(o);
                 release(&empty[v]);
                 v = v_next;
-                if (!guessed) softmax.rescale(o);
+                softmax.rescale(o);
                 if constexpr (Online::GUESSES) {
 #pragma unroll
                     for (int i = 0; i < BLOCK_N / 4; ++i) {
