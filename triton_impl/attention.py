@@ -289,12 +289,18 @@ def attention_pipelined_kernel(
 # --------------------------------------------------------------------------- Gluon
 # As CUDA's persistent: a producer warp, CONSUMERS warpgroups, softmax(j) under p @ v of tile j - 1, and one
 # program per multiprocessor.  Only register allocation and addressing are left to the compiler.  sm_90a.
+#
+# As in CUDA's speculative, for bf16: from the second tile of keys on, weights use the maximum of the tiles
+# before.  If their sums show that it is high enough, the tile's own is not computed, and o not rescaled.  If
+# the sums are finite, the weights are divided by powers of two.  Else the scores are computed again.
 
 # Triton 3.9 renamed these.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
+MOST_SUM = gl.constexpr(2.0**32)  # of a lane's weights of a row and tile, for a guess to stay as it is
+MOST_FINITE = gl.constexpr(2.0**126)  # below it the weights are as precise, and are divided
 
 
 @gluon.jit
@@ -379,10 +385,8 @@ def produce(ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, 
 
 
 @gluon.jit
-def softmax_step(
-    s, begin, first, m, row_max, row_sum, sizes, scale, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr
-):
-    """Online softmax: exponentials of s, the factor of the old sums, and the new maximum and sum."""
+def hide_keys(s, begin, first, m, sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
+    """Scores of keys that a row does not see become -inf."""
     _, Sq, Skv, _, _ = sizes
     if begin + BLOCK_N > Skv or (CAUSAL and begin + BLOCK_N > first + Skv - Sq + 1):
         n = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(0, s.type.layout))
@@ -390,11 +394,34 @@ def softmax_step(
         if CAUSAL:
             last = gl.minimum(last, m + Skv - Sq)
         s = gl.where(n[None, :] <= last[:, None], s, float("-inf"))
+    return s
+
+
+@gluon.jit
+def lane_sums(p):
+    """[rows, 4]: of each row, the sum of what each of the four lanes that share it has.  No shuffle."""
+    return gl.sum(gl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1)
+
+
+@gluon.jit
+def softmax_step(s, row_max, row_sum, scale):
+    """Online softmax: exponentials of s, the factor of the old sums, and the new maximum and lanes' sums."""
     new_max = gl.maximum(row_max, gl.max(s, 1) * scale)
     shift = gl.where(new_max == float("-inf"), 0.0, new_max)
     p = gl.exp2(s * scale - shift[:, None])
     keep = gl.exp2(row_max - shift)
-    return p, keep, new_max, row_sum * keep + gl.sum(p, 1)
+    keep_sum = gl.convert_layout(keep, gl.SliceLayout(1, row_sum.type.layout))[:, None]
+    return p, keep, new_max, row_sum * keep_sum + lane_sums(p)
+
+
+@gluon.jit
+def divide(p, tile_sum, row_max, row_sum):
+    """As softmax_step, of guessed weights: sums above MOST_SUM are divided by their power of two."""
+    highest = gl.convert_layout(gl.max(tile_sum, 1), row_max.type.layout)
+    power = gl.where(highest > MOST_SUM, (highest.to(gl.int32, bitcast=True) >> 23) - 127, 0)
+    keep = ((127 - power) << 23).to(gl.float32, bitcast=True)  # 2^-power
+    keep_sum = gl.convert_layout(keep, gl.SliceLayout(1, row_sum.type.layout))[:, None]
+    return p * keep[:, None], keep, row_max + power, (row_sum + tile_sum) * keep_sum
 
 
 @gluon.jit
@@ -419,7 +446,7 @@ def consume(
     """
     kv_tiles, full, empty = ring
     q_tiles, _, q_empty, _ = q_ring
-    o_desc, o_tiles, lse_ptr = output
+    o_desc, o_tiles, lse_ptr, warps_highest = output
     _, Sq, _, Hq, _ = sizes
     STAGES: gl.constexpr = kv_tiles.shape[0]
     BLOCK_N: gl.constexpr = kv_tiles.shape[3]
@@ -427,7 +454,9 @@ def consume(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    WARPS: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])  # each thread has all elements
     T: gl.constexpr = kv_tiles.dtype
+    GUESS: gl.constexpr = gl.bfloat16 == T
     o_tile = o_tiles.index(CONSUMER)
     stage, phase, q_stage, q_phase = 0, 0, 0, 0
 
@@ -445,11 +474,10 @@ def consume(
         first += CONSUMER * ROWS
         m = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
         row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
-        row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
+        row_sum = gl.zeros_like(lane_sums(s))
         o = gl.zeros([ROWS, D], gl.float32, SUMS)
-        p, keep, row_max, row_sum = softmax_step(
-            s, (steps - 1) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
-        )
+        s = hide_keys(s, (steps - 1) * BLOCK_N, first, m, sizes, CAUSAL, BLOCK_N)
+        p, keep, row_max, row_sum = softmax_step(s, row_max, row_sum, scale)
         p16 = gl.convert_layout(p.to(T), P)
         v_stage = stage
         mbarrier.wait(full.index(stage), phase)
@@ -462,18 +490,42 @@ def consume(
             v = kv_tiles.index(v_stage).reshape([BLOCK_N, D])
             o_next = hopper.warpgroup_mma(p16, v, o, is_async=True)
             s = hopper.warpgroup_mma_wait(1, [s_next])
-            mbarrier.arrive(empty.index(stage), count=1)
+            k_stage = stage
             stage, phase = advance(stage, phase, STAGES)
-            p, keep, row_max, row_sum = softmax_step(
-                s, (steps - 1 - step) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
-            )
-            # A branch: without it ptxas moves the exponentials behind the wait for o.
+            s = hide_keys(s, (steps - 1 - step) * BLOCK_N, first, m, sizes, CAUSAL, BLOCK_N)
+            if GUESS:
+                p = gl.exp2(s * scale - row_max[:, None])
+                tile_sum = lane_sums(p)
+                # By warp.  As integers: one instruction finds the highest, and NaN (0x7fffffff) is above all.
+                bits = tile_sum.to(gl.int32, bitcast=True).reshape([4, ROWS])
+                warps_highest.index(CONSUMER).store(gl.max(bits, 1))
+            else:
+                mbarrier.arrive(empty.index(k_stage), count=1)
+                p, keep, row_max, row_sum = softmax_step(s, row_max, row_sum, scale)
+            # A branch: without it ptxas moves the exponentials behind the wait for o.  It also has a barrier.
             mbarrier.wait(full.index(stage), phase)
+            if GUESS:
+                bits = gl.max(warps_highest.index(CONSUMER).load(WARPS), 0)
+                highest = bits.to(gl.float32, bitcast=True)
             o = hopper.warpgroup_mma_wait(0, [o_next])
             mbarrier.arrive(empty.index(v_stage), count=1)
             v_stage = stage
             stage, phase = advance(stage, phase, STAGES)
-            o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
+            if GUESS:
+                if highest <= MOST_SUM:
+                    row_sum += tile_sum
+                else:
+                    if highest < MOST_FINITE:
+                        p, keep, row_max, row_sum = divide(p, tile_sum, row_max, row_sum)
+                    else:  # s is computed again: p has its registers
+                        s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+                        s = hopper.warpgroup_mma_wait(0, [s_next])
+                        s = hide_keys(s, (steps - 1 - step) * BLOCK_N, first, m, sizes, CAUSAL, BLOCK_N)
+                        p, keep, row_max, row_sum = softmax_step(s, row_max, row_sum, scale)
+                    o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
+                mbarrier.arrive(empty.index(k_stage), count=1)
+            else:
+                o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
             p16 = gl.convert_layout(p.to(T), P)
         mbarrier.arrive(q_empty.index(q_stage), count=1)
         q_stage, q_phase = advance(q_stage, q_phase, 2)
@@ -487,6 +539,7 @@ def consume(
         q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
         k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
         s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+        row_sum = gl.convert_layout(gl.sum(row_sum, 1), gl.SliceLayout(1, SCORES))
         lse = gl.where(row_sum == 0, float("-inf"), (row_max + gl.log2(row_sum)) * 0.6931471805599453)
         gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
         inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, SUMS))
@@ -514,7 +567,9 @@ def attention_gluon_kernel(
     q_tiles = gl.allocate_shared_memory(T, [2 * CONSUMERS, 1, 1, ROWS, D], q_desc.layout)
     o_tiles = gl.allocate_shared_memory(T, [CONSUMERS, 1, 1, ROWS, D], o_desc.layout)
     kv_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
-    taken = gl.allocate_shared_memory(gl.int32, [8, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    UNSWIZZLED: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    taken = gl.allocate_shared_memory(gl.int32, [8, 1], UNSWIZZLED)
+    warps_highest = gl.allocate_shared_memory(gl.int32, [CONSUMERS, 4], UNSWIZZLED)
     q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -529,7 +584,7 @@ def attention_gluon_kernel(
     ring = (kv_tiles, full, empty)
     q_ring = (q_tiles, q_full, q_empty, taken)  # the next tile's q is fetched while this one's is used
     sizes = (B, Sq, Skv, Hq, group)
-    output = (o_desc, o_tiles, lse_ptr)
+    output = (o_desc, o_tiles, lse_ptr, warps_highest)
     operands = (q_desc, k_desc, v_desc)
     if CONSUMERS == 2:
         gl.warp_specialize(

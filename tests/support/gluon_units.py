@@ -20,6 +20,9 @@ import torch
 PATIENCE_S = 30.0
 """A wait that takes longer is a deadlock."""
 
+NAN_BITS = 0x7FFFFFFF
+"""Of the NaN that every fp32 instruction of a GPU returns."""
+
 
 class Barrier:
     """An mbarrier: a phase ends when all arrivals and bytes that it expects are there."""
@@ -79,12 +82,15 @@ class Values(torch.Tensor):
         return self + other
 
     def to(self, dtype: torch.dtype, bitcast: bool = False) -> torch.Tensor:  # type: ignore[override]
-        return self.view(dtype) if bitcast else super().to(dtype)
+        if not bitcast:
+            return super().to(dtype)
+        bits = self.view(dtype)
+        return torch.where(self.isnan(), NAN_BITS, bits) if dtype is torch.int32 else bits
 
 
 class Scalar(int):
-    def to(self, dtype: torch.dtype) -> Scalar:
-        return self
+    def to(self, dtype: torch.dtype, bitcast: bool = False) -> Any:
+        return torch.tensor(int(self), dtype=torch.int32).view(dtype).item() if bitcast else self
 
 
 class TensorPointer:
@@ -161,7 +167,7 @@ def store_wait(pending: int) -> None:
 
 def product(a: Any, b: Shared, acc: torch.Tensor, use_acc: bool = True, is_async: bool = True) -> Any:
     left = (lambda: a.data) if isinstance(a, Shared) else (lambda: a)
-    return lambda: left().float() @ b.data.float() + (acc if use_acc else 0)
+    return lambda: (left().float() @ b.data.float() + (acc if use_acc else 0)).as_subclass(Values)
 
 
 def finished(product: Any) -> torch.Tensor:
@@ -214,7 +220,8 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def maximum_along(x: torch.Tensor, axis: int) -> Any:
-    return x.amax(axis) if x.is_floating_point() else int(x.amax(axis))
+    highest = x.amax(axis)
+    return highest if highest.ndim > 0 or x.is_floating_point() else Scalar(highest)
 
 
 def load(
