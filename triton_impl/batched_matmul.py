@@ -16,6 +16,8 @@ Every kernel takes all strides of a and b; c is contiguous.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -50,64 +52,97 @@ def batched_matmul_naive_kernel(
 
 
 @triton.jit
-def multiply_group(
-    a_ptr, b_ptr, c_ptr, B, N,
-    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, TENSOR_CORES: tl.constexpr,
-):  # fmt: skip
-    """Multiply MATRICES consecutive matrices: those of number ``group`` (64-bit).
+def matrices(group, MATRICES: tl.constexpr):
+    """Numbers of the matrices of ``group`` (64-bit): one, whose rows all warps share, or one a warp."""
+    return group if MATRICES == 1 else group * MATRICES + tl.arange(0, MATRICES)
 
-    All matrices are square and of one size: row index i and column index j serve a, b and c.  FULL: matrices
-    fill their tiles and the last group is complete, so that no access is masked.
-    """
-    if MATRICES == 1:  # all warps share the matrix's rows
-        matrix = group
-        i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # 64-bit: strides are arbitrary
-        j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
-    else:  # one matrix per warp
-        matrix = group * MATRICES + tl.arange(0, MATRICES)[:, None, None]
-        i = tl.arange(0, BLOCK_N)[None, :, None].to(tl.int64)
-        j = tl.arange(0, BLOCK_N)[None, None, :].to(tl.int64)
-    a_ptrs = a_ptr + matrix * stride_ab + i * stride_ai + j * stride_aj
-    b_ptrs = b_ptr + matrix * stride_bb + i * stride_bi + j * stride_bj
-    c_ptrs = c_ptr + (matrix * N + i) * N + j
-    inside = (i < N) & (j < N) & (matrix < B)
-    if FULL:
-        a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+
+@triton.jit
+def addresses(ptr, matrix, i, j, stride_b, stride_i, stride_j, VEC: tl.constexpr, MATRICES: tl.constexpr):
+    """Of rows i and columns j.  Told that they start at multiples of VEC, the compiler accesses VEC at once."""
+    of_matrix = tl.multiple_of(matrix * stride_b, VEC)
+    of_i = tl.multiple_of(i.to(tl.int64) * stride_i, VEC)  # 64-bit: strides are arbitrary
+    of_j = tl.multiple_of(j.to(tl.int64) * stride_j, VEC)
+    if MATRICES == 1:
+        ptrs = ptr + of_matrix + of_i[:, None] + of_j[None, :]
     else:
-        a, b = tl.load(a_ptrs, mask=inside, other=0.0), tl.load(b_ptrs, mask=inside, other=0.0)
-    if not TENSOR_CORES:  # fp32 with IEEE precision does not use them
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    c = tl.dot(a, b, input_precision="ieee").to(c_ptr.dtype.element_ty)
-    if FULL:
-        tl.store(c_ptrs, c)
+        ptrs = ptr + of_matrix[:, None, None] + of_i[None, :, None] + of_j[None, None, :]
+    return ptrs
+
+
+@triton.jit
+def inside(matrix, i, j, B, N, MATRICES: tl.constexpr):
+    if MATRICES == 1:
+        mask = (i < N)[:, None] & (j < N)[None, :] & (matrix < B)
     else:
-        tl.store(c_ptrs, c, mask=inside)
+        mask = (i < N)[None, :, None] & (j < N)[None, None, :] & (matrix < B)[:, None, None]
+    return mask
 
 
 @triton.jit
 def batched_matmul_tiled_kernel(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, MATRICES: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per MATRICES matrices, multiplied in fp32."""
-    multiply_group(
-        a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, False,
-    )  # fmt: skip
+    """Grid: one program per MATRICES matrices, multiplied in fp32.
+
+    In fp32 ``tl.dot`` keeps its operands in registers: BLOCK_K columns of a and rows of b at a time.
+    """
+    N = N // VEC * VEC
+    matrix = matrices(tl.program_id(0).to(tl.int64), MATRICES)
+    i = tl.arange(0, BLOCK_N)
+    c_ptrs = addresses(c_ptr, matrix, i, i, N * N, N, 1, VEC, MATRICES)
+    c = tl.zeros(c_ptrs.shape, tl.float32)
+    for first in range(0, N, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        a_ptrs = addresses(a_ptr, matrix, i, k, stride_ab, stride_ai, stride_aj, VEC, MATRICES)
+        b_ptrs = addresses(b_ptr, matrix, k, i, stride_bb, stride_bi, stride_bj, VEC, MATRICES)
+        a = tl.load(a_ptrs, mask=inside(matrix, i, k, B, N, MATRICES), other=0.0)
+        b = tl.load(b_ptrs, mask=inside(matrix, k, i, B, N, MATRICES), other=0.0)
+        c = tl.dot(a.to(tl.float32), b.to(tl.float32), c, input_precision="ieee")
+    tl.store(c_ptrs, c.to(c_ptr.dtype.element_ty), mask=inside(matrix, i, i, B, N, MATRICES))
+
+
+@triton.jit
+def multiply_group(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, VEC: tl.constexpr,
+):  # fmt: skip
+    """Multiply MATRICES consecutive matrices on tensor cores: those of number ``group`` (64-bit).
+
+    All matrices are square and of one size: i serves as row and column of a, b and c.  FULL: matrices fill
+    their tiles and the last group is complete, so that no access is masked.
+    """
+    N = N // VEC * VEC
+    matrix = matrices(group, MATRICES)
+    i = tl.arange(0, BLOCK_N)
+    a_ptrs = addresses(a_ptr, matrix, i, i, stride_ab, stride_ai, stride_aj, VEC, MATRICES)
+    b_ptrs = addresses(b_ptr, matrix, i, i, stride_bb, stride_bi, stride_bj, VEC, MATRICES)
+    c_ptrs = addresses(c_ptr, matrix, i, i, N * N, N, 1, VEC, MATRICES)
+    mask = inside(matrix, i, i, B, N, MATRICES)
+    if FULL:
+        a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+    else:
+        a, b = tl.load(a_ptrs, mask=mask, other=0.0), tl.load(b_ptrs, mask=mask, other=0.0)
+    c = tl.dot(a, b, input_precision="ieee").to(c_ptr.dtype.element_ty)
+    if FULL:
+        tl.store(c_ptrs, c)
+    else:
+        tl.store(c_ptrs, c, mask=mask)
 
 
 @triton.jit
 def batched_matmul_tensor_core_kernel(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
     """Grid: one program per MATRICES matrices, multiplied on tensor cores."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, True,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, VEC,
     )  # fmt: skip
 
 
@@ -115,7 +150,8 @@ def batched_matmul_tensor_core_kernel(
 def batched_matmul_pipelined_kernel(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, VEC: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid: persistent, a few programs per multiprocessor; groups of MATRICES matrices are assigned
     round-robin.
@@ -127,7 +163,7 @@ def batched_matmul_pipelined_kernel(
     for group in tl.range(first, (B - 1) // MATRICES + 1, tl.num_programs(0), num_stages=STAGES):
         multiply_group(
             a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-            tl.cast(group, tl.int64), BLOCK_N, MATRICES, FULL, True,
+            tl.cast(group, tl.int64), BLOCK_N, MATRICES, FULL, VEC,
         )  # fmt: skip
 
 
@@ -157,6 +193,12 @@ def group_of(N: int) -> tuple[int, int]:
 def is_full(B: int, N: int, MATRICES: int) -> bool:
     """Whether matrices fill their tiles and all groups are complete."""
     return block_of(N) == N and B % MATRICES == 0
+
+
+def known_multiple(a: torch.Tensor, b: torch.Tensor) -> int:
+    """VEC: elements of at most 16 bytes, of which N and all strides but 1 are multiples."""
+    strides = [stride for stride in (*a.stride(), *b.stride()) if stride != 1]
+    return math.gcd(a.size(1), 16 // a.element_size(), *strides)
 
 
 def check_size(N: int) -> None:
@@ -213,7 +255,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     grid = grid_1d(cdiv(B, MATRICES))
     batched_matmul_tiled_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
-        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
+        BLOCK_N=block_of(N), BLOCK_K=16, MATRICES=MATRICES, VEC=known_multiple(a, b), num_warps=WARPS,
     )  # fmt: skip
     return c
 
@@ -236,7 +278,8 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: i
     grid = grid_1d(cdiv(B, MATRICES))
     batched_matmul_tensor_core_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
-        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), VEC=known_multiple(a, b),
+        num_warps=WARPS,
     )  # fmt: skip
     return c
 
@@ -266,6 +309,7 @@ def pipelined(
     grid = (min(programs, cdiv(B, MATRICES)),)
     batched_matmul_pipelined_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
-        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), STAGES=STAGES, num_warps=WARPS,
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), VEC=known_multiple(a, b),
+        STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
     return c

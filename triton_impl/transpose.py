@@ -4,7 +4,8 @@ Variants; ``cuda_impl/kernels/transpose.cuh`` has these two under the same names
 
 * ``naive``: coalesced loads, stores M elements apart: uncoalesced
 * ``vectorized``: one tile per program, transposed through shared memory by the compiler
-  (unaligned rows: each row of y is split at its own sector boundaries)
+  (unaligned rows: each row of y is split at its own sector boundaries; an x that lies in memory as y shall:
+  stream_copy's vectorized copy)
 
 What CUDA's ``shared``, ``padded`` and ``swizzled`` do explicitly, Triton neither expresses nor prevents.  A
 tile's load and its store each get a coalesced layout.  Between the two the compiler moves the tile through
@@ -18,6 +19,7 @@ import triton.language as tl
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv
+from triton_impl.stream_copy import stream_copy_vectorized_kernel
 
 
 @triton.jit
@@ -103,7 +105,11 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> tor
     M, N = x.shape
     y = x.new_empty((N, M))
     SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 512 // x.element_size(), 8 * x.element_size()
-    if M % SECTOR != 0 and ROWS <= M < (1 << 31) - SECTOR and N >= COLUMNS:  # M + SECTOR is 32-bit
+    if x.t().is_contiguous() and y.numel() > 0:
+        BLOCK_SIZE = 2048 // x.element_size()
+        grid = (cdiv(M * N, BLOCK_SIZE),)
+        stream_copy_vectorized_kernel[grid](x, y, M * N, 1, BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
+    elif M % SECTOR != 0 and ROWS <= M < (1 << 31) - SECTOR and N >= COLUMNS:  # M + SECTOR is 32-bit
         tile = {"SECTOR": SECTOR, "ROWS": ROWS, "COLUMNS": COLUMNS}
         grid = (cdiv(M + SECTOR - 1, ROWS - SECTOR) * cdiv(N, COLUMNS),)
         transpose_windowed_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), **tile, num_warps=4)

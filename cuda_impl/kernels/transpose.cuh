@@ -7,12 +7,14 @@
 //   padded      rows of the tile padded by one element: conflict-free
 //   swizzled    XOR swizzle of the columns: conflict-free without padding
 //   vectorized  16-byte vectorized accesses on both sides, and tiles whose rows are 256 bytes long
-//               (unaligned rows: vectorized stores only, each row of y split at its own sector boundaries)
+//               (unaligned rows: vectorized stores only, each row of y split at its own sector boundaries;
+//               an x that lies in memory as y shall: stream_copy's vectorized copy)
 //
 // x has any strides, for vectorized rows of whole, aligned 16-byte vectors; y is contiguous.
 #pragma once
 
 #include "common.cuh"
+#include "stream_copy.cuh"
 
 constexpr int TILE = 32;
 
