@@ -438,7 +438,8 @@ def next_tile_of_q(q_ring, q_stage, q_phase):
 
 @gluon.jit
 def consume(
-    ring, q_ring, output, sizes, scale, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER: gl.constexpr
+    ring, q_ring, output, sizes, scale, CAUSAL: gl.constexpr, GUESS: gl.constexpr, CONSUMERS: gl.constexpr,
+    CONSUMER: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: 64 queries.  The softmax of a tile runs under the previous tile's p @ v.
 
@@ -456,7 +457,6 @@ def consume(
     P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     WARPS: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])  # each thread has all elements
     T: gl.constexpr = kv_tiles.dtype
-    GUESS: gl.constexpr = gl.bfloat16 == T
     o_tile = o_tiles.index(CONSUMER)
     stage, phase, q_stage, q_phase = 0, 0, 0, 0
 
@@ -555,7 +555,7 @@ def consume(
 @gluon.jit
 def attention_gluon_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, next_tile_ptr, B, Sq, Skv, Hq, group, scale,
-    CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr, GUESS: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
 ):  # fmt: skip
     """Grid: persistent; a tile is CONSUMERS * 64 queries of a head.  Descriptors: [B,H,S,D], tiles of a head.
@@ -589,8 +589,8 @@ def attention_gluon_kernel(
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
-                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, GUESS, CONSUMERS, 0)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, GUESS, CONSUMERS, 1)),
                 (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
             ],
             worker_num_warps=[4, 1],
@@ -599,9 +599,9 @@ def attention_gluon_kernel(
     else:
         gl.warp_specialize(
             [
-                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
-                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
-                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 2)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, GUESS, CONSUMERS, 0)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, GUESS, CONSUMERS, 1)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, GUESS, CONSUMERS, 2)),
                 (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
             ],
             worker_num_warps=[4, 4, 1],
@@ -731,7 +731,7 @@ def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
     level="hopper",
     requires="sm_90a",
     without_gpu=False,
-    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3)},
+    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3), "GUESS_FROM": (0, 2048)},
 )
 def in_gluon(
     q: torch.Tensor,
@@ -742,6 +742,7 @@ def in_gluon(
     BLOCK_N: int = 128,
     STAGES: int = 4,
     CONSUMERS: int = 3,
+    GUESS_FROM: int = 2048,
 ) -> Outputs:
     """One program per multiprocessor; longest tiles first.
 
@@ -750,6 +751,7 @@ def in_gluon(
         BLOCK_N: keys of a tile.
         STAGES: tiles of k or v in flight, of D=128 and 128 keys; smaller tiles are as many more.
         CONSUMERS: warpgroups for D=64; registers hold two times 64 rows of D=128.
+        GUESS_FROM: least Skv for which maxima are guessed: the first tile's is not, and bf16's only.
     """
     (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
     if q.dtype is torch.float32:
@@ -765,6 +767,7 @@ def in_gluon(
     programs = min(multiprocessors(q.device), B * Hq * cdiv(Sq, CONSUMERS * ROWS.value))
     attention_gluon_kernel[(programs,)](
         q_desc, k_desc, v_desc, o_desc, lse, next_tile, B, Sq, Skv, Hq, group, scale_of(D),
-        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,
+        CAUSAL=causal, GUESS=q.dtype is torch.bfloat16 and Skv >= GUESS_FROM, D=D, BLOCK_N=BLOCK_N,
+        STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,
     )  # fmt: skip
     return o, lse

@@ -93,7 +93,7 @@ COPY = Kernel("stream_copy_vectorized_kernel<{T}, 1, 128>")
 def lies_as_output(x: Tensor) -> bool:
     """Whether x's columns are the rows of a contiguous matrix, 16-byte aligned: y is a copy."""
     M, N = x.shape
-    return (x.stride(0) == 1 or M == 1) and (x.stride(1) == M or N == 1) and x.data_ptr() % 16 == 0
+    return x.data_ptr() % 16 == 0 and (x.stride(0) == 1 or M == 1) and (x.stride(1) == M or N == 1)
 
 
 VECTORIZED = Kernel(

@@ -44,7 +44,7 @@ def attention(
     gluon_units.run(
         source(), "attention_gluon_kernel", programs,
         q_desc, k_desc, v_desc, o_desc, TensorPointer(lse), next_tile, B, Sq, Skv, Hq, Hq // Hk, scale,
-        causal, D, BLOCK_N, STAGES, CONSUMERS,
+        causal, True, D, BLOCK_N, STAGES, CONSUMERS,
     )  # fmt: skip
     return o, lse
 
