@@ -59,7 +59,7 @@ def matrices(group, MATRICES: tl.constexpr):
 
 @triton.jit
 def addresses(ptr, matrix, i, j, stride_b, stride_i, stride_j, VEC: tl.constexpr, MATRICES: tl.constexpr):
-    """Of rows i and columns j.  Told that they start at multiples of VEC, the compiler accesses VEC at once."""
+    """Of rows i and columns j, which start at multiples of VEC: told that, the compiler accesses VEC."""
     of_matrix = tl.multiple_of(matrix * stride_b, VEC)
     of_i = tl.multiple_of(i.to(tl.int64) * stride_i, VEC)  # 64-bit: strides are arbitrary
     of_j = tl.multiple_of(j.to(tl.int64) * stride_j, VEC)
@@ -94,7 +94,7 @@ def batched_matmul_tiled_kernel(
     i = tl.arange(0, BLOCK_N)
     c_ptrs = addresses(c_ptr, matrix, i, i, N * N, N, 1, VEC, MATRICES)
     c = tl.zeros(c_ptrs.shape, tl.float32)
-    for first in range(0, N, BLOCK_K):
+    for first in range(0, BLOCK_K if BLOCK_K == BLOCK_N else N, BLOCK_K):  # no loop if once is enough
         k = first + tl.arange(0, BLOCK_K)
         a_ptrs = addresses(a_ptr, matrix, i, k, stride_ab, stride_ai, stride_aj, VEC, MATRICES)
         b_ptrs = addresses(b_ptr, matrix, k, i, stride_bb, stride_bi, stride_bj, VEC, MATRICES)
@@ -250,11 +250,10 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     B, N, _ = a.shape
     check_size(N)
-    MATRICES = group_of(N)[0]
-    grid = grid_1d(cdiv(B, MATRICES))
-    batched_matmul_tiled_kernel[grid](
-        a, b, c, B, N, *a.stride(), *b.stride(),
-        BLOCK_N=block_of(N), BLOCK_K=16, MATRICES=MATRICES, VEC=known_multiple(a, b), num_warps=4,
+    MATRICES, BLOCK_N = group_of(N)[0], block_of(N)
+    batched_matmul_tiled_kernel[grid_1d(cdiv(B, MATRICES))](
+        a, b, c, B, N, *a.stride(), *b.stride(), BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_N if BLOCK_N <= 32 else 16,
+        MATRICES=MATRICES, VEC=known_multiple(a, b), num_warps=4,
     )  # fmt: skip
     return c
 

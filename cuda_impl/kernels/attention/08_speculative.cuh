@@ -1,8 +1,8 @@
 // attention, level 8, speculative. Change: the weights of a tile are computed with the maximum of earlier
-// tiles, so that no thread looks for one first. A row's sum, which is needed anyway, tells how far the maximum
-// was too low. By up to 2^126 weights of bf16 are as precise as ever, and are divided by a power of two. Beyond
-// it, seldom after the first tile, the warp does softmax again from the scores. Without the search for the
-// maximum, softmax is so short that the consumers need not multiply in turn.
+// tiles, so that no thread looks for one first. A row's sum, which is needed anyway, tells how far the
+// maximum was too low. By up to 2^126 weights of bf16 are as precise as ever, and are divided by a power of
+// two. Beyond it, seldom after the first tile, the warp does softmax again from the scores. Without the
+// search for the maximum, softmax is so short that the consumers need not multiply in turn.
 #pragma once
 
 #include "attention/07_persistent.cuh"
