@@ -3,7 +3,7 @@
 Variants, slow to fast; ``cuda_impl/kernels/batched_matmul.cuh`` has the same under the same names:
 
 * ``naive``: one program per matrix, one term of every sum per iteration, straight from global memory
-* ``tiled``: a program holds one or a few whole matrices, loaded once; no tensor cores
+* ``tiled``: a program computes one or a few whole matrices; no tensor cores
 * ``tensor_core``: as tiled, on tensor cores
 * ``pipelined``: as tensor_core, persistent: loads of the next groups overlap with multiplication
 
@@ -59,7 +59,7 @@ def matrices(group, MATRICES: tl.constexpr):
 
 @triton.jit
 def addresses(ptr, matrix, i, j, stride_b, stride_i, stride_j, VEC: tl.constexpr, MATRICES: tl.constexpr):
-    """Of rows i and columns j, which start at multiples of VEC: told that, the compiler accesses VEC."""
+    """Of rows i and columns j.  Each run of addresses starts at a multiple of VEC: so many are one access."""
     of_matrix = tl.multiple_of(matrix * stride_b, VEC)
     of_i = tl.multiple_of(i.to(tl.int64) * stride_i, VEC)  # 64-bit: strides are arbitrary
     of_j = tl.multiple_of(j.to(tl.int64) * stride_j, VEC)
@@ -72,6 +72,7 @@ def addresses(ptr, matrix, i, j, stride_b, stride_i, stride_j, VEC: tl.constexpr
 
 @triton.jit
 def inside(matrix, i, j, B, N, MATRICES: tl.constexpr):
+    """Which of these rows and columns there are."""
     if MATRICES == 1:
         mask = (i < N)[:, None] & (j < N)[None, :] & (matrix < B)
     else:
