@@ -100,9 +100,10 @@ def command(
     ],
 )
 def test_help_and_mistakes_are_quick_and_need_nothing_heavy(words: str, status: int) -> None:
-    def seconds() -> float:
+    def seconds(*arguments: str) -> float:
+        """Of the processor, as the machine may be busy with other tests."""
         begin = os.times()
-        assert command(*words.split()).returncode == status
+        subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True)
         end = os.times()
         return end.children_user + end.children_system - begin.children_user - begin.children_system
 
@@ -111,8 +112,10 @@ def test_help_and_mistakes_are_quick_and_need_nothing_heavy(words: str, status: 
     imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
     assert "compare.cli" in imported
     assert not imported & {"torch", "triton", "cupy", "rich", "numpy", "scipy", "tabulate", "pygments"}
-    # Of the processor, as the machine may be busy with other tests, and in one of several runs.
-    assert any(seconds() <= 0.3 for _ in range(20))
+    # Machines differ: beside modules of Python's own, which take about 0.1 s; and in one of several runs.
+    own = "import argparse, dataclasses, email.message, importlib.metadata, inspect, tempfile"
+    ours = ("-m", "compare", *words.split())
+    assert any(seconds(*ours) <= 3 * seconds("-c", own) for _ in range(20))
 
 
 def test_the_help_names_every_command_and_each_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
