@@ -131,7 +131,7 @@ __device__ __forceinline__ void attend_persistently(
             int v = next_stage();
             // Speculative, the weights of one tile and of the next are in registers of their own, and the
             // loop has two tiles: ptxas lets no register move into one that wgmma reads.
-            constexpr int TILES = Online::GUESSES ? 2 : 1;
+            [[maybe_unused]] constexpr int TILES = Online::GUESSES ? 2 : 1;
 #pragma unroll TILES
             for (int n = 1; n < tiles_n; ++n) {
                 const int k = next_stage();
