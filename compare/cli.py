@@ -8,12 +8,14 @@ import functools
 import importlib
 import io
 import os
+import platform
 import re
 import shutil
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -162,9 +164,6 @@ def _block(block: str, width: int) -> str:
 
 def _versions() -> str:
     """For a report of a fault."""
-    import platform  # here: these two take a tenth of the time of --help
-    from importlib import metadata
-
     packages = "torch", "triton", "cupy-cuda13x"
     known = {name: [*metadata.distributions(name=name)] for name in packages}  # only theirs are read
     named = (f"{name} {of[0].version if of else 'not installed'}" for name, of in known.items())
