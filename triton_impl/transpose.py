@@ -19,7 +19,7 @@ import triton.language as tl
 from compare.arguments import check_same
 from compare.registry import implementation
 from triton_impl.counts import cdiv
-from triton_impl.stream_copy import stream_copy_vectorized_kernel
+from triton_impl.stream_copy import chunk_size, stream_copy_vectorized_kernel
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> tor
     y = x.new_empty((N, M))
     SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 512 // x.element_size(), 8 * x.element_size()
     if x.t().is_contiguous() and y.numel() > 0:
-        BLOCK_SIZE = 2048 // x.element_size()
+        BLOCK_SIZE = chunk_size(x, VECTORS=1, WARPS=4)
         grid = (cdiv(M * N, BLOCK_SIZE),)
         stream_copy_vectorized_kernel[grid](x, y, M * N, 1, BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
     elif M % SECTOR != 0 and ROWS <= M < (1 << 31) - SECTOR and N >= COLUMNS:  # M + SECTOR is 32-bit

@@ -100,10 +100,11 @@ def command(
     ],
 )
 def test_help_and_mistakes_are_quick_and_need_nothing_heavy(words: str, status: int) -> None:
-    def seconds(*arguments: str) -> float:
+    def seconds(expected: int, *arguments: str) -> float:
         """Of the processor, as the machine may be busy with other tests."""
         begin = os.times()
-        subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True)
+        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, timeout=250)
+        assert done.returncode == expected
         end = os.times()
         return end.children_user + end.children_system - begin.children_user - begin.children_system
 
@@ -115,7 +116,7 @@ def test_help_and_mistakes_are_quick_and_need_nothing_heavy(words: str, status: 
     # Machines differ: beside modules of Python's own, which take about 0.1 s; and in one of several runs.
     own = "import argparse, dataclasses, email.message, importlib.metadata, inspect, tempfile"
     ours = ("-m", "compare", *words.split())
-    assert any(seconds(*ours) <= 4 * seconds("-c", own) for _ in range(20))
+    assert any(seconds(status, *ours) <= 4 * seconds(SUCCESS, "-c", own) for _ in range(20))
 
 
 def test_the_help_names_every_command_and_each_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,16 @@ def attention(
     return o, lse
 
 
+def assert_right(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, programs: int, tile: tuple[int, int, int], causal: bool
+) -> None:
+    o, lse = attention(q, k, v, programs, tile, causal)
+    expected = oracle(q.double(), k.double(), v.double(), causal)
+    assert (o.double() - expected).abs().max() < 0.04
+    of_rows = oracle_lse(q.double(), k.double(), v.double(), causal)
+    torch.testing.assert_close(lse.double(), of_rows, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "programs", "tile"),
@@ -66,11 +76,7 @@ def test_every_tile_is_computed_once_and_no_stage_is_released_early(
     torch.manual_seed(0)
     B, Sq, Skv, Hq, Hk, D = sizes
     q, k, v = (torch.randn(B, S, H, D).bfloat16() for S, H in ((Sq, Hq), (Skv, Hk), (Skv, Hk)))
-    o, lse = attention(q, k, v, programs, tile, causal)
-    expected = oracle(q.double(), k.double(), v.double(), causal)
-    assert (o.double() - expected).abs().max() < 0.04
-    of_rows = oracle_lse(q.double(), k.double(), v.double(), causal)
-    torch.testing.assert_close(lse.double(), of_rows, rtol=1e-5, atol=1e-5)
+    assert_right(q, k, v, programs, tile, causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -81,11 +87,7 @@ def test_a_guessed_maximum_that_is_wrong_is_not_used(growth: float, causal: bool
     k = k + growth * torch.arange(320)[None, :, None, None] / 2 * q.mean(1, keepdim=True).sign()
     q = q.abs() * q.mean(1, keepdim=True).sign()
     q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
-    o, lse = attention(q, k, v, 2, (64, 3, 2), causal)
-    expected = oracle(q.double(), k.double(), v.double(), causal)
-    assert (o.double() - expected).abs().max() < 0.04
-    of_rows = oracle_lse(q.double(), k.double(), v.double(), causal)
-    torch.testing.assert_close(lse.double(), of_rows, rtol=1e-5, atol=1e-5)
+    assert_right(q, k, v, 2, (64, 3, 2), causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -98,11 +100,7 @@ def test_weights_far_above_one_are_divided_with_all_sums_of_their_row(rise: int,
     q[:, ::3, :, 0] = 0  # rows whose weights stay low
     k[0, 2::8, :, 0] = (3 - torch.arange(256) // 64)[2::8, None].float() * rise  # keys of one of four lanes
     q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
-    o, lse = attention(q, k, v, 2, (64, 3, 2), causal)
-    expected = oracle(q.double(), k.double(), v.double(), causal)
-    assert (o.double() - expected).abs().max() < 0.04
-    of_rows = oracle_lse(q.double(), k.double(), v.double(), causal)
-    torch.testing.assert_close(lse.double(), of_rows, rtol=1e-5, atol=1e-5)
+    assert_right(q, k, v, 2, (64, 3, 2), causal)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
