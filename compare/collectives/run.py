@@ -30,6 +30,7 @@ from compare.records import gpu_lock
 from compare.resources.static import Request
 from compare.run.compiling import from_cubins
 
+_FROM_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 _POLL_S = 0.2
 _START_S = 120.0
 """The least time in which ranks import PyTorch and meet."""
@@ -132,8 +133,9 @@ def _work(
         RanksFailed: one ended early, or told nothing for too long; none is left.
     """
     # A terminal sends them to all processes; ranks and the queue's process inherit the mask.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_A_TERMINAL)
     answers = get_context("spawn").Queue()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_A_TERMINAL)  # Python unblocks SIGINT once that process runs
     with tempfile.TemporaryDirectory() as folder:
         args = ranks, str(Path(folder, "store")), order, answers.put
         os.environ |= _NO_MULTICAST

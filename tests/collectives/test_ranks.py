@@ -88,6 +88,13 @@ def ranks_of(pid: int) -> list[int]:
     return ranks
 
 
+def blocked(pid: int) -> set[int]:
+    """The numbers of the signals that wait until the process asks for them."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_command_that_ends_while_ranks_start_ends_them(number: signal.Signals):
@@ -96,6 +103,7 @@ def test_a_command_that_ends_while_ranks_start_ends_them(number: signal.Signals)
     pipe = subprocess.PIPE
     with subprocess.Popen(line, cwd=ROOT, stderr=pipe, text=True, start_new_session=True) as command:
         ranks = ranks_of(command.pid)
+        assert all({signal.SIGINT, signal.SIGHUP} <= blocked(rank) for rank in ranks)
         send = os.kill if number == signal.SIGKILL else os.killpg
         send(command.pid, number)
         assert until(lambda: not any(map(running, ranks)))
