@@ -17,6 +17,7 @@ every GPU:
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
 * ``tl.xor_sum``, which ``tl.sort`` and ``tl.topk`` consist of, would run element by element.
+* Each call of a device function, ``tl.max`` too, would patch all of ``tl`` again: most of a kernel's time.
 * In Triton 3.6 a loop that ends at a loaded number fails with numpy 2.5.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """
@@ -111,7 +112,19 @@ def match_gpu_arithmetic() -> None:
     def get_bf16(builder: Any, value: float) -> Any:
         return interpreter.TensorHandle(rounded([value]), tl.bfloat16)
 
+    patch = interpreter._patch_lang
+    patched: set[int] = set()
+    """The modules for which this was done in the launch that runs."""
+
+    def patch_once(fn: Any) -> Any:
+        module = id(fn.__globals__)
+        if module in patched:
+            return None
+        patched.add(module)
+        return patch(fn)
+
     def quiet_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        patched.clear()
         with np.errstate(all="ignore"):
             return run(executor, *args, **kwargs)
 
@@ -239,6 +252,7 @@ def match_gpu_arithmetic() -> None:
             return WarmedUp(kernel, launch, args, options)
         return launch(kernel, *args, grid=grid, warmup=False, **options)
 
+    interpreter._patch_lang = patch_once
     interpreter._patch_lang_tensor = patch_tensor_and_index
     interpreter.InterpretedFunction.run = run_or_warm_up
     interpreter.GridExecutor._init_args_hst = unseen(bounded_copies)
