@@ -195,8 +195,10 @@ def test_workers_killed_from_outside(machine: OwnMachine) -> None:
 
 @NEEDS_NAMESPACES
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["lab check", "grade"])
-@pytest.mark.parametrize("ending", [None, signal.SIGTERM, signal.SIGKILL], ids=str)
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [("grade", None), ("lab check", signal.SIGTERM), ("grade", signal.SIGKILL)],
+)
 def test_a_lab(command: str, ending: signal.Signals | None, machine: OwnMachine) -> None:
     process = lab(machine, command)
     if ending is not None:

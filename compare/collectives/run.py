@@ -135,7 +135,7 @@ def _work(
     # A terminal sends them to all processes; ranks and the queue's process inherit the mask.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_A_TERMINAL)
     answers = get_context("spawn").Queue()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_A_TERMINAL)  # Python unblocks SIGINT once that process runs
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_A_TERMINAL)  # Python let SIGINT through again
     with tempfile.TemporaryDirectory() as folder:
         args = ranks, str(Path(folder, "store")), order, answers.put
         os.environ |= _NO_MULTICAST

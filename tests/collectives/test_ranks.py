@@ -125,26 +125,60 @@ def change(root: Path, right: str, wrong: str) -> None:
     (root / KERNELS).write_text(text.replace(right, wrong))
 
 
+MISTAKES = {
+    "one_shot reads before all x are there": ("one_shot", FIRST, ""),
+    "two_shot reads before all x are there": ("two_shot", FIRST, ""),
+    "one_shot ends before all have read": (
+        "one_shot",
+        "wait_for_ranks<RANKS, RELAXED, RELAXED>(flag_ptrs, epoch + 2, rank);",
+        "",
+    ),
+    "two_shot ends before all sums are there": (
+        "two_shot",
+        "wait_for_ranks<RANKS, RELEASE, RELAXED>(flag_ptrs, epoch + 2, rank);",
+        "",
+    ),
+    "epochs do not grow": ("one_shot", "epochs[blockIdx.x] = epoch + 2", "epochs[blockIdx.x] = epoch"),
+    "a tail is written to one rank": (
+        "two_shot",
+        "for (int r = 0; r < RANKS; ++r) x[r][n] = sum;",
+        "x[rank][n] = sum;",
+    ),
+    "parts leave vectors out": (
+        "two_shot",
+        "end = vectors * (rank + 1) / RANKS",
+        "end = begin + vectors / RANKS",
+    ),
+    "a message is not waited for": (
+        "low_latency",
+        "while (static_cast<unsigned>(word >> 32) != epoch) word = *from;",
+        "",
+    ),
+    "a half word is written behind y": (
+        "low_latency",
+        "if (n + v < N) y_ptr[n + v] = T(sums[v]);",
+        "y_ptr[n + v] = T(sums[v]);",
+    ),
+    "messages' epochs do not grow": (
+        "low_latency",
+        "if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;",
+        "",
+    ),
+}
+OFTEN = {
+    "one_shot reads before all x are there",
+    "two_shot ends before all sums are there",
+    "a message is not waited for",
+}
+"""One a variant: each starts two processes that compile."""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("variant", "right", "wrong"),
     [
-        ("one_shot", FIRST, ""),
-        ("two_shot", FIRST, ""),
-        ("one_shot", "wait_for_ranks<RANKS, RELAXED, RELAXED>(flag_ptrs, epoch + 2, rank);", ""),
-        ("two_shot", "wait_for_ranks<RANKS, RELEASE, RELAXED>(flag_ptrs, epoch + 2, rank);", ""),
-        ("one_shot", "epochs[blockIdx.x] = epoch + 2", "epochs[blockIdx.x] = epoch"),
-        ("two_shot", "for (int r = 0; r < RANKS; ++r) x[r][n] = sum;", "x[rank][n] = sum;"),
-        ("two_shot", "end = vectors * (rank + 1) / RANKS", "end = begin + vectors / RANKS"),
-        ("low_latency", "while (static_cast<unsigned>(word >> 32) != epoch) word = *from;", ""),
-        ("low_latency", "if (n + v < N) y_ptr[n + v] = T(sums[v]);", "y_ptr[n + v] = T(sums[v]);"),
-        ("low_latency", "if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;", ""),
-    ],
-    ids=[
-        *("one_shot reads before all x are there", "two_shot reads before all x are there"),
-        *("one_shot ends before all have read", "two_shot ends before all sums are there"),
-        *("epochs do not grow", "a tail is written to one rank", "parts leave vectors out"),
-        *("a message is not waited for", "a half word is written behind y", "messages' epochs do not grow"),
+        pytest.param(*mistake, id=name, marks=[] if name in OFTEN else [pytest.mark.exhaustive])
+        for name, mistake in MISTAKES.items()
     ],
 )
 def test_a_mistake_in_a_kernel_is_found(copy: Path, variant: str, right: str, wrong: str):

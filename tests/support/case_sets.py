@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
 
 SMALL = 1 << 20
 """Most elements of a case on a CPU."""
+MANY_ROWS = 256
+"""Most rows on a CPU, which takes one after another."""
 TINY = 1 << 10
 """Most elements of a case that runs many times on a CPU."""
 
@@ -55,7 +57,7 @@ def brief(op: Op) -> list[Case]:
     still caught: `mutations.instruments` runs these cases on a CPU.
     """
     found = edge(op)
-    usual = [case for case in found if case.fill == "normal"]
+    usual = [case for case in found if case.fill == "normal" and not _for_many_blocks(op, case)]
     return [*op.cases.smoke, *(case for case in found if case.fill != "normal"), *_in_turns(op, usual)]
 
 
@@ -73,6 +75,12 @@ def briefest(op: Op) -> list[Case]:
     smallest_last = sorted(edge, key=lambda case: elements(op, case), reverse=True)
     kinds = {str(kind(case)): case for case in smallest_last}
     return [*op.cases.smoke, *kinds.values()]
+
+
+def _for_many_blocks(op: Op, case: Case) -> bool:
+    """Whether it has more long rows, each computed by itself, than a GPU's blocks take at a time."""
+    rows = dict(case.dims)["M"] if op.independent == "M" else 0
+    return rows > MANY_ROWS and elements(op, case) > 512 * rows
 
 
 def _in_turns(op: Op, cases: Iterable[Case]) -> list[Case]:
