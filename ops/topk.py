@@ -112,7 +112,7 @@ CASES = Cases(
     edge=(
         # More rows than blocks run at a time without a GPU: a block of filtered loops over tiles.
         case("fp16", M=24, N=9401, K=3),
-        case("bf16", M=2, N=10240, K=40),
+        case("bf16", M=8, N=10240, K=40),
         *(
             case(dtype, M=rows, N=columns, K=k)
             for dtype in DTYPES
