@@ -197,7 +197,13 @@ def test_workers_killed_from_outside(machine: OwnMachine) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "ending"),
-    [("grade", None), ("lab check", signal.SIGTERM), ("grade", signal.SIGKILL)],
+    [
+        *(("grade", None), ("lab check", signal.SIGTERM), ("grade", signal.SIGKILL)),
+        pytest.param("lab check", None, marks=pytest.mark.exhaustive),
+        pytest.param("grade", signal.SIGTERM, marks=pytest.mark.exhaustive),
+        pytest.param("lab check", signal.SIGKILL, marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
 )
 def test_a_lab(command: str, ending: signal.Signals | None, machine: OwnMachine) -> None:
     process = lab(machine, command)

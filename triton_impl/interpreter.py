@@ -17,7 +17,7 @@ every GPU:
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
 * ``tl.xor_sum``, which ``tl.sort`` and ``tl.topk`` consist of, would run element by element.
-* Each call of a device function, ``tl.max`` too, would patch all of ``tl`` again: most of a kernel's time.
+* Each call of a device function, ``tl.max`` too, would patch all of ``tl`` again: half of some kernels' time.
 * In Triton 3.6 a loop that ends at a loaded number fails with numpy 2.5.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """

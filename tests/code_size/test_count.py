@@ -47,7 +47,7 @@ def loaded(file: Path, text: str = "") -> Implementation:
 
 @op_by_op
 def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> None:
-    found = kept_code_size(impl)
+    found = code_size(impl)
     assert found.launch.tokens > found.launch.lines > 1
     host = (found.launch, found.binding, found.module)
     assert found.lines == sum(part.lines for part in (found.kernel, *host, found.helpers, found.shared))
@@ -59,7 +59,7 @@ def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> 
         assert {"pointer arithmetic", "launch configuration"} <= set(found.concepts)
     if impl.route == "pybind":
         (cupy,) = registry.implementations(impl.op, [f"cupy.{impl.variant}"])
-        assert found.kernel == kept_code_size(cupy).kernel, "the same kernels"
+        assert found.kernel == code_size(cupy).kernel, "the same kernels"
 
 
 @op_by_op
@@ -69,7 +69,7 @@ def test_a_record_of_today_s_source_holds_today_s_code_size(impl: Implementation
     kept = {row.label for case in run.cases for row in case.rows if not changed_since(row)} if run else set()
     routes = {impl.label, f"cupy.{impl.variant}"} if impl.route == "pybind" else {impl.label}
     if run and routes <= kept:
-        assert run.code_sizes[impl.label] == kept_code_size(impl)
+        assert run.code_sizes[impl.label] == code_size(impl)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
 SMALL = 1 << 20
 """Most elements of a case on a CPU."""
 MANY_ROWS = 256
-"""Most rows on a CPU, which takes one after another."""
+"""Most long rows on a CPU, which takes one after another."""
 TINY = 1 << 10
 """Most elements of a case that runs many times on a CPU."""
 
@@ -79,7 +79,7 @@ def briefest(op: Op) -> list[Case]:
 
 def _for_many_blocks(op: Op, case: Case) -> bool:
     """Whether it has more long rows, each computed by itself, than a GPU's blocks take at a time."""
-    rows = dict(case.dims)["M"] if op.independent == "M" else 0
+    rows = case["M"] if op.independent == "M" else 0
     return rows > MANY_ROWS and elements(op, case) > 512 * rows
 
 
